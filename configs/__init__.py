@@ -1,0 +1,1 @@
+"""Experiments as ml_collections files; `base.py` holds every field, presets change a few."""

@@ -1,0 +1,159 @@
+"""The schema: every field of an experiment once, with its default and its unit or meaning.
+
+A preset is a file with `get_config()` that calls this one and changes a few fields; the command line changes more
+(`--config.model.num_heads=8`). A field that is unset (`placeholder`) resolves to the value its comment names, and the
+resolved value is written to the run's `config.json`. `configs/validate.py` says what is allowed.
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+
+def get_config() -> ConfigDict:
+    """Returns the default experiment: a small byte-level language model on the built-in corpus."""
+    config = ConfigDict()
+    config.name = ""  # a label for reports
+    config.seed = 0  # fixes initialisation, data order and dropout; any whole number in 0 .. 2**63 - 1
+    config.init_from = ""  # a run directory whose parameters start this run; empty: random initialisation
+    config.model = _model()
+    config.data = _data()
+    config.budget = ConfigDict()
+    config.budget.kind = "steps"  # steps, tokens, flops or seconds (of training, compilation and evaluation left out)
+    config.budget.amount = 1000.0  # how many of them; training ends with the first step that reaches it
+    config.optimizer = _optimizer()
+    config.checkpoint = ConfigDict()
+    config.checkpoint.every_steps = 500  # steps between checkpoints; 0: only at the end and on a signal
+    config.checkpoint.keep = 2  # how many of the last checkpoints stay; the best by validation loss stays beside them
+    config.log = ConfigDict()
+    config.log.every_steps = 10  # steps between lines of metrics.jsonl
+    config.log.tensorboard = True  # also write TensorBoard event files to WORKDIR/tensorboard
+    config.eval = _eval()
+    return config
+
+
+def _model() -> ConfigDict:
+    model = ConfigDict()
+    model.vocab_size = placeholder(int)  # tokens; unset: the tokenizer's (and never less than data.mqar.vocab_size)
+    model.width = 256  # D, the residual stream
+    model.num_layers = 4  # L
+    model.num_heads = 8  # H, query heads
+    model.head_dim = placeholder(int)  # K, free of width; unset: width // num_heads
+    model.num_kv_heads = placeholder(int)  # G, key/value heads (KV groups): 1 = MQA; unset: num_heads = MHA
+    model.mlp = "swiglu"  # swiglu, gelu (tanh form), gelu_exact, relu2 or relu
+    model.mlp_width = placeholder(int)  # F; unset: 8/3 width for swiglu, 4 width otherwise, rounded up to 16
+    model.mlp_bias = False  # biases in the MLP
+    model.norm = "rmsnorm"  # rmsnorm or layernorm
+    model.norm_bias = False  # a bias in layernorm (rmsnorm has none)
+    model.norm_eps = 1e-6  # added to the variance
+    model.tie_embeddings = True  # the output matrix is the embedding's transpose
+    model.logit_soft_cap = placeholder(float)  # output logits become cap * tanh(logits / cap); unset: none
+    model.dropout = 0.0  # rate in [0, 1) on the embedding and on each residual branch
+    model.init_std = placeholder(float)  # of every weight matrix; unset: 1/sqrt(fan-in); residual outputs / sqrt(2 L)
+    model.dtype = "auto"  # compute: float32, bfloat16, or auto (float32 on the CPU, bfloat16 elsewhere)
+    model.scan_layers = "auto"  # one compiled layer for all: yes, no, or auto (yes on accelerators, no on the CPU)
+    model.remat = "none"  # none, or block: each layer's activations are computed again in the backward pass
+    model.attention = ConfigDict()
+    model.attention.qkv = "split"  # split (three matrices) or fused (one of width (H + 2 G) K)
+    model.attention.qkv_bias = False  # biases on queries, keys and values
+    model.attention.out_bias = False  # a bias on the output projection
+    model.attention.kernel = "auto"  # auto, reference, blocked, xla or cudnn; the one that ran is in run.json
+    model.attention.window = placeholder(int)  # keys seen by each query, itself included; unset: all before it
+    model.attention.window_pattern = ()  # windows by layer, repeated, 0 = no window, e.g. (64, 64, 0); empty: `window`
+    model.attention.qk_norm = False  # RMSNorm over head_dim of queries and keys, before rotation
+    model.attention.soft_cap = placeholder(float)  # scores become cap * tanh(scores / cap); unset: none
+    model.attention.scale = placeholder(float)  # multiplies q.k; unset: 1/sqrt(head_dim)
+    model.position = ConfigDict()
+    model.position.kind = "rope"  # none, learned, sinusoidal or rope
+    model.position.pattern = ()  # none/rope by layer, repeated, e.g. ("rope", "rope", "none"); empty: `kind` everywhere
+    model.position.max_length = placeholder(int)  # rows of the learned table; unset: the longest training length
+    model.position.rope = ConfigDict()
+    model.position.rope.theta = 10000.0  # base of the wavelengths
+    model.position.rope.fraction = 1.0  # share of head_dim that turns, in (0, 1]
+    model.position.rope.pairing = "half"  # half: dim i with i + r/2; interleaved: dim 2i with 2i + 1
+    model.position.rope.scaling = _rope_scaling()
+    return model
+
+
+def _rope_scaling() -> ConfigDict:
+    scaling = ConfigDict()
+    scaling.kind = "none"  # none, linear, ntk, dynamic, yarn or llama3
+    scaling.factor = 1.0  # s >= 1, the stretch
+    scaling.original_length = placeholder(int)  # tokens, the length before stretching; unset: data.length
+    scaling.beta_fast = 32.0  # yarn: rotations above which a dim keeps its frequency
+    scaling.beta_slow = 1.0  # yarn: rotations below which a dim is interpolated by the factor
+    scaling.truncate = True  # yarn: round the ramp's ends outward to whole dims
+    scaling.attention_factor = placeholder(float)  # yarn: multiplies cos and sin; unset: from mscale or 0.1 ln s + 1
+    scaling.mscale = placeholder(float)  # yarn: with mscale_all_dim, the factor is the quotient of the two
+    scaling.mscale_all_dim = placeholder(float)  # yarn: see mscale
+    scaling.low_freq_factor = 1.0  # llama3: wavelengths above original_length / this are divided by the factor
+    scaling.high_freq_factor = 4.0  # llama3: wavelengths below original_length / this are kept
+    return scaling
+
+
+def _data() -> ConfigDict:
+    data = ConfigDict()
+    data.source = "stdlib"  # text: stdlib (built in), files (data.path) or tfds (data.tfds)
+    data.path = ""  # files: a glob of text or .jsonl files; setting it selects source = files
+    data.field = "text"  # the text's key in .jsonl lines and TFDS features
+    data.split = "hash"  # files: hash (by path) or first (the first train_share of the text trains)
+    data.train_share = 0.9  # files: share of the text (first) or of the files (hash) that trains
+    data.tfds = ConfigDict()
+    data.tfds.name = ""  # a TFDS data set, "name" or "name/config:version"; setting it selects source = tfds
+    data.tfds.data_dir = ""  # where it was prepared; empty: TFDS's own default
+    data.tfds.train_split = "train"  # TFDS split that trains
+    data.tfds.validation_split = "validation"  # TFDS split that validates
+    data.cache_dir = ""  # where prepared corpora lie; empty: $ABLAX_CACHE, else the user's cache folder
+    data.tokenizer = "byte"  # byte, char (the training text's characters) or a path to a tokenizer.json
+    data.length = 256  # T, tokens a row
+    data.batch_size = 16  # B, rows a step, over all devices and micro-batches
+    data.micro_batches = 1  # each step's batch is split into this many, gradients added up weighted by tokens
+    data.packing = "contiguous"  # contiguous (rows cut from one stream) or segments (whole documents with segment ids)
+    data.workers = 0  # processes that prepare batches; 0: a thread of this process
+    data.prefetch = 4  # batches prepared ahead
+    data.weights = ConfigDict()
+    data.weights.text = 1.0  # share of rows from the text, relative to the others
+    data.weights.mqar = 0.0  # share of rows from key-value recall
+    data.mqar = ConfigDict()
+    data.mqar.pairs = 4  # most key-value pairs a row; drawn uniformly from 1 .. pairs; 4 * pairs <= length + 1
+    data.mqar.vocab_size = 64  # keys are drawn from the lower half, values from the upper
+    data.curriculum = ()  # stages before this setting: dict(steps=, length=, batch_size=, pairs=, weights=dict(...))
+    return data
+
+
+def _optimizer() -> ConfigDict:
+    optimizer = ConfigDict()
+    optimizer.learning_rate = 1e-3  # peak
+    optimizer.schedule = "cosine"  # cosine, wsd (warm-up, stable, linear decay) or constant
+    optimizer.warmup_steps = 100  # steps of linear rise from 0
+    optimizer.decay_share = 0.2  # wsd: share of the budget spent on the decay
+    optimizer.final_share = 0.1  # the last learning rate as a share of the peak
+    optimizer.beta1 = 0.9  # AdamW
+    optimizer.beta2 = 0.95  # AdamW
+    optimizer.eps = 1e-8  # AdamW
+    optimizer.weight_decay = 0.1  # decoupled, times the learning rate; none on norms and biases
+    optimizer.clip_norm = 1.0  # largest global gradient norm; 0: no clipping
+    optimizer.z_loss = 0.0  # weight of log(Z)**2, which keeps logits from drifting
+    return optimizer
+
+
+def _eval() -> ConfigDict:
+    evaluation = ConfigDict()
+    evaluation.every_steps = 0  # steps between validation losses while training; 0: only at the end
+    evaluation.tokens = 65536  # validation tokens of those losses, and of each length beyond 1x; 0: the whole split
+    evaluation.batch_size = 16  # rows at 1x; fewer at longer lengths, so that the tokens a batch stay equal
+    evaluation.multiples = (1, 2, 4)  # lengths evaluated, in multiples of data.length
+    evaluation.scalings = ()  # RoPE scalings applied at evaluation only, beside the run's own, e.g. ("linear", "yarn")
+    evaluation.scaling_factor = 0.0  # their factor; 0: the multiple itself, at each length
+    evaluation.bootstrap = 1000  # resamples of an interval
+    evaluation.retrieval = ConfigDict()
+    evaluation.retrieval.task = "auto"  # mqar, passkey, or auto (mqar where the run trains on it)
+    evaluation.retrieval.depths = 5  # equal bins (mqar) or points (passkey) over 0 .. 1
+    evaluation.retrieval.examples = 64  # rows a length (mqar), rows a length and depth (passkey)
+    evaluation.retrieval.generate = True  # also generate the answer through the KV cache, for exact match
+    evaluation.throughput = ConfigDict()
+    evaluation.throughput.batch_size = 0  # rows of train and prefill; 0: data.batch_size
+    evaluation.throughput.length = 0  # tokens a row, and of decode's prompt; 0: data.length
+    evaluation.throughput.decode_batch_size = 1  # rows of decode
+    evaluation.throughput.new_tokens = 32  # tokens decoded
+    evaluation.throughput.repeats = 5  # timed repeats after warm-up; the median is reported
+    return evaluation

@@ -1,0 +1,1 @@
+"""Sweeps as files: which fields vary, over what, with which seeds."""
