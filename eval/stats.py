@@ -1,0 +1,69 @@
+"""Intervals: Wilson's for shares of successes, a block bootstrap for means over text."""
+
+import numpy as np
+from scipy import stats
+
+CONFIDENCE = 0.95
+BLOCK_TOKENS = 1024  # about one block of the bootstrap; neighbouring tokens are correlated, distant ones hardly
+MIN_BLOCKS = 32  # with fewer blocks the percentile interval is visibly too narrow, so blocks shrink first
+
+
+def wilson(correct: int, examples: int, confidence: float = CONFIDENCE) -> list[float]:
+    """Returns [low, high], Wilson's score interval of a share (Wilson 1927, without continuity correction).
+
+    No examples say nothing: [0, 1].
+    """
+    if not examples:
+        return [0.0, 1.0]
+    interval = stats.binomtest(int(correct), int(examples)).proportion_ci(confidence, method="wilson")
+    return [float(interval.low), float(interval.high)]
+
+
+def blocks(sums_N: np.ndarray, counts_N: np.ndarray, block_tokens: int = BLOCK_TOKENS) -> tuple[np.ndarray, np.ndarray]:
+    """Adds consecutive pieces of text (rows) up to blocks of about `block_tokens` tokens.
+
+    Args:
+      sums_N: the quantity summed over each piece, in the text's order.
+      counts_N: tokens of each piece; pieces without tokens are dropped.
+      block_tokens: the aim; less where it would leave fewer than MIN_BLOCKS blocks. A piece is never split.
+
+    Returns:
+      (sums, counts) of the blocks.
+    """
+    keep_N = counts_N > 0
+    sums_N, counts_N = sums_N[keep_N], counts_N[keep_N]
+    if not len(counts_N):
+        return np.zeros(0), np.zeros(0)
+    total = counts_N.sum()
+    number = min(len(counts_N), max(MIN_BLOCKS, int(total // block_tokens)))
+    middles_N = np.cumsum(counts_N) - counts_N / 2
+    index_N = np.minimum((middles_N * number / total).astype(int), number - 1)
+    sums, counts = np.bincount(index_N, sums_N, number), np.bincount(index_N, counts_N, number)
+    return sums[counts > 0], counts[counts > 0]
+
+
+def block_bootstrap(
+    sums_N: np.ndarray, counts_N: np.ndarray, *, resamples: int = 1000, seed: int = 0, confidence: float = CONFIDENCE
+) -> list[float] | None:
+    """Returns [low, high], a percentile interval of sum(sums) / sum(counts), resampling whole blocks with replacement.
+
+    The blocks, not the tokens in them, are taken to be independent (Künsch 1989, non-overlapping blocks). A draw of N
+    blocks is a multinomial vector of how often each came up, so that all resamples are two matrix products. Percentiles
+    of N equal draws are too narrow by sqrt((N - 1) / N), and are corrected for that.
+
+    None where there are fewer than two blocks or no resamples: nothing can be said.
+    """
+    number = len(counts_N)
+    if number < 2 or resamples < 1:
+        return None
+    generator = np.random.default_rng(seed)
+    share = np.full(number, 1 / number)
+    means = []
+    step = max(1, 4_000_000 // number)  # bounds the table of draws to some 32 MB
+    for start in range(0, resamples, step):
+        draws_RN = generator.multinomial(number, share, size=min(step, resamples - start))
+        means.append((draws_RN @ sums_N) / (draws_RN @ counts_N))
+    mean = sums_N.sum() / counts_N.sum()
+    deviations = (np.concatenate(means) - mean) * np.sqrt(number / (number - 1))
+    low, high = mean + np.quantile(deviations, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return [float(low), float(high)]

@@ -1,0 +1,79 @@
+"""Intervals: published values, and coverage on data whose truth is known."""
+
+import numpy as np
+import pytest
+from scipy.signal import lfilter
+
+from eval import stats
+
+
+@pytest.mark.parametrize(
+    ("correct", "examples", "low", "high"),
+    [
+        (81, 263, 0.2553, 0.3662),  # Newcombe 1998, table I, method 3
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0000, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilson_equals_newcombes_table(correct: int, examples: int, low: float, high: float):
+    assert stats.wilson(correct, examples) == pytest.approx([low, high], abs=5e-5)
+
+
+def test_wilson_of_nothing_says_nothing():
+    assert stats.wilson(0, 0) == [0.0, 1.0]
+
+
+def test_five_hundred_samples_give_four_points():
+    low, high = stats.wilson(250, 500)
+    assert (high - low) / 2 == pytest.approx(0.044, abs=0.001)
+
+
+ROWS, LENGTH = 1024, 16
+
+
+def correlated(generator: np.random.Generator) -> np.ndarray:
+    """Losses [ROWS, LENGTH] with mean 2 whose neighbours correlate at 0.9: an AR(1) chain over all rows."""
+    noise = generator.normal(size=ROWS * LENGTH + 200) * np.sqrt(1 - 0.9**2)
+    return 2 + lfilter([1], [1, -0.9], noise)[200:].reshape(ROWS, LENGTH)
+
+
+def covered(block_tokens: int, trials: int) -> float:
+    hits = 0
+    for trial in range(trials):
+        losses = correlated(np.random.default_rng(trial))
+        if block_tokens > 1:
+            sums, counts = stats.blocks(losses.sum(1), np.full(ROWS, LENGTH), block_tokens)
+        else:
+            sums, counts = losses.ravel(), np.ones(losses.size)
+        low, high = stats.block_bootstrap(sums, counts, resamples=300, seed=trial)
+        hits += low <= 2 <= high
+    return hits / trials
+
+
+def test_the_block_interval_covers_the_truth_and_one_over_tokens_does_not():
+    assert covered(block_tokens=256, trials=400) == pytest.approx(0.945, abs=0.025)
+    assert covered(block_tokens=1, trials=30) < 0.6
+
+
+def test_blocks_keep_every_token_and_the_order():
+    counts = np.array([10, 0, 10, 5, 10, 10, 3])
+    sums = np.array([1.0, 0, 2, 3, 4, 5, 6])
+    block_sums, block_counts = stats.blocks(sums, counts, block_tokens=1)
+    assert block_sums.tolist() == [1, 2, 3, 4, 5, 6] and block_counts.tolist() == [10, 10, 5, 10, 10, 3]
+    many_sums, many_counts = stats.blocks(np.ones(4096), np.full(4096, 16), block_tokens=1024)
+    assert len(many_counts) == 64 and set(many_counts) == {1024} and many_sums.sum() == 4096
+
+
+def test_the_interval_is_of_the_weighted_mean():
+    low, high = stats.block_bootstrap(np.array([16.0, 12.0]), np.array([8.0, 2.0]), resamples=500)
+    assert low < 2.8 < high
+
+
+def test_too_little_to_resample():
+    assert stats.block_bootstrap(np.ones(1), np.ones(1)) is None
+    assert stats.block_bootstrap(np.ones(8), np.ones(8), resamples=0) is None
+
+
+def test_equal_losses_have_no_spread():
+    assert stats.block_bootstrap(np.full(40, 6.0), np.full(40, 3.0)) == pytest.approx([2, 2])
