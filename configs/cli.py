@@ -1,0 +1,167 @@
+"""The command line, the same for every command: `--config=FILE`, `--config.field=value`, one line per user's error."""
+
+import argparse
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs import fields
+from configs.errors import ConfigError, UserError, nearest
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+OVERRIDE = re.compile(r"--(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
+
+
+def load_module(path: str | Path, near: Path | None = None) -> ModuleType:
+    """Runs a config or sweep file and returns it as a module.
+
+    Relative paths are tried from the working directory, from `near` (the folder of the file that names it) and from
+    the checkout.
+
+    Raises:
+        UserError: no such file, or the file itself fails; then the file and line are named.
+    """
+    tried = [Path(path), *([near / path] if near else []), CHECKOUT / path]
+    found = next((candidate.resolve() for candidate in tried if candidate.is_file()), None)
+    if found is None:
+        presets = sorted(p.relative_to(CHECKOUT).as_posix() for p in (CHECKOUT / "configs").rglob("*.py"))
+        presets = [p for p in presets if "get_" in (CHECKOUT / p).read_text(encoding="utf-8")]
+        raise UserError(f"no file {path}{nearest(str(path), presets)}")
+    spec = importlib.util.spec_from_file_location(f"ablax_file_{found.stem}", found)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{path}: {_place(error, found)}{type(error).__name__}: {error}") from error
+    return module
+
+
+def _place(error: BaseException, path: Path) -> str:
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f"line {error.lineno}: "
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    return f"line {lines[-1]}: " if lines else ""
+
+
+def load(path: str | Path, overrides: dict[str, Any] | None = None, near: Path | None = None) -> ConfigDict:
+    """Returns the config that a file's `get_config()` gives, with overrides (values, not text) applied.
+
+    `FILE:argument` calls `get_config(argument)`.
+
+    Raises:
+        UserError: the file is missing or fails; ConfigError: a field is unknown or has the wrong type.
+    """
+    name, _, argument = str(path).partition(".py:")
+    name = f"{name}.py" if argument else name
+    module = load_module(name, near)
+    if not hasattr(module, "get_config"):
+        kind = " (it is a sweep: use python -m sweeps.launch --sweep)" if hasattr(module, "get_sweep") else ""
+        raise UserError(f"{path}: has no get_config(){kind}")
+    try:
+        given = module.get_config(argument) if argument else module.get_config()
+    except Exception as error:
+        file = Path(module.__file__ or name)
+        raise UserError(f"{path}: {_place(error, file)}{type(error).__name__}: {error}") from error
+    if not isinstance(given, ConfigDict):
+        raise UserError(f"{path}: get_config() gave {type(given).__name__}, must be an ml_collections ConfigDict")
+    config = fields.from_dict(given.to_dict(), source=str(path))
+    apply(config, overrides or {})
+    return config
+
+
+def apply(config: ConfigDict, overrides: dict[str, Any]) -> None:
+    """Sets dotted fields in place; every problem is told at once.
+
+    Raises:
+        ConfigError: unknown fields or wrong types.
+    """
+    problems = []
+    for name, value in overrides.items():
+        try:
+            fields.set_field(config, name, value)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+
+
+def split_overrides(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Takes `--config.x=v`, `--config.x v`, `--config.flag` and `--noconfig.flag` out of a command line.
+
+    Returns:
+        ({dotted name: value of the field's type}, the other arguments).
+
+    Raises:
+        ConfigError: unknown fields or values that cannot be read, all of them.
+    """
+    kinds = fields.types()
+    overrides: dict[str, Any] = {}
+    problems: list[str] = []
+    rest: list[str] = []
+    pending = list(argv)
+    while pending:
+        item = pending.pop(0)
+        match = OVERRIDE.fullmatch(item)
+        if not match:
+            rest.append(item)
+            continue
+        negated, name, text = match.groups()
+        kind = kinds.get(name)
+        try:
+            if kind is None:
+                if text is None and pending and not pending[0].startswith("--"):
+                    text = pending.pop(0)
+                fields.set_field(ConfigDict(), name, text)
+            elif kind is bool and text is None:
+                overrides[name] = not negated
+            else:
+                if text is None and not pending:
+                    raise ConfigError(f"--config.{name}: needs a value, {fields.describe(kind)}")
+                overrides[name] = fields.parse_text(name, pending.pop(0) if text is None else text, kind or str)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return overrides, rest
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that reports a mistake in one line and answers an unknown option with the nearest real one."""
+
+    def error(self, message: str) -> Any:
+        """Raises the message as a user's error."""
+        unknown = re.search(r"unrecognized arguments: (\S+)", message)
+        if unknown:
+            options = [option for action in self._actions for option in action.option_strings]
+            message += nearest(unknown.group(1).split("=")[0], options)
+        raise UserError(f"{message} (see --help)")
+
+
+def parser(description: str) -> Parser:
+    """Returns a parser for one command; `description` opens its --help."""
+    return Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+
+
+def main(function: Callable[[list[str]], int | None]) -> None:
+    """Runs a command: `function(argv)`; a user's error becomes one line (each problem one) and exit code 2."""
+    try:
+        code = function(sys.argv[1:])
+    except UserError as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(code or 0)

@@ -1,0 +1,127 @@
+"""Configs as flat tables of dotted fields: reading, writing, parsing from text, JSON and back."""
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs import base
+from configs.errors import ConfigError, nearest
+
+TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+def walk(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any, type]]:
+    """Yields (dotted name, value, type) of every leaf; a placeholder's value is None and its type the declared one."""
+    for key in config:
+        value = config[key]
+        if isinstance(value, ConfigDict):
+            yield from walk(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value, config.get_type(key)
+
+
+def flatten(config: ConfigDict) -> dict[str, Any]:
+    """Returns {dotted name: value}."""
+    return {name: value for name, value, _ in walk(config)}
+
+
+def types() -> dict[str, type]:
+    """Returns {dotted name: type} of the whole schema."""
+    return {name: kind for name, _, kind in walk(base.get_config())}
+
+
+def parse_text(name: str, text: str, kind: type) -> Any:
+    """Reads a command line's text as a field's type.
+
+    Raises:
+        ConfigError: the text is no such value.
+    """
+    try:
+        if text in ("None", "none", "") and kind in (int, float):
+            return None
+        if kind is bool:
+            if text.lower() in TRUE:
+                return True
+            if text.lower() in FALSE:
+                return False
+            raise ValueError
+        if kind is int:
+            return int(text.replace("_", ""))
+        if kind is float:
+            return float(text)
+        if kind is tuple:
+            value = ast.literal_eval(text)
+            return tuple(value) if isinstance(value, tuple | list) else (value,)
+        return text
+    except (ValueError, SyntaxError):
+        raise ConfigError(f"{name} = {text!r}: must be {describe(kind)}") from None
+
+
+def describe(kind: type) -> str:
+    """Returns a type in words."""
+    words = {int: "a whole number", float: "a number", bool: "true or false", tuple: "a list such as (1, 2)"}
+    return words.get(kind, "text")
+
+
+def set_field(config: ConfigDict, name: str, value: Any) -> None:
+    """Sets a dotted field in place; text is not parsed here (see `parse_text`).
+
+    Raises:
+        ConfigError: there is no such field, or the value has the wrong type.
+    """
+    kinds = types()
+    if name not in kinds:
+        inside = dict.fromkeys(f[len(name) + 1 :].split(".")[0] for f in kinds if f.startswith(f"{name}."))
+        hint = f": it is a group of fields: {', '.join(inside)}" if inside else nearest(name, kinds)
+        raise ConfigError(f"unknown field {name} (value {value!r}){hint}")
+    kind = kinds[name]
+    *parents, last = name.split(".")
+    for parent in parents:
+        config = config[parent]
+    if kind is tuple and isinstance(value, list):
+        value = tuple(value)
+    exact = isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)
+    widened = kind is float and isinstance(value, int) and not isinstance(value, bool)
+    optional = value is None and kind in (int, float)
+    if not (exact or widened or optional):
+        raise ConfigError(f"{name} = {value!r}: must be {describe(kind)}")
+    with config.ignore_type():
+        config[last] = float(value) if widened else value
+
+
+def to_dict(config: ConfigDict) -> dict[str, Any]:
+    """Returns a config as plain nested dictionaries and lists, fit for JSON."""
+    return json.loads(json.dumps(config.to_dict()))
+
+
+def from_dict(values: Mapping[str, Any], source: str = "config") -> ConfigDict:
+    """Returns a config from `to_dict`'s form; fields that are absent (an older file) take their defaults.
+
+    Raises:
+        ConfigError: an unknown field or a value of the wrong type, named together with `source`.
+    """
+    config = base.get_config()
+    problems = []
+
+    def visit(node: Mapping[str, Any], prefix: str) -> None:
+        for key, value in node.items():
+            name = f"{prefix}{key}"
+            if isinstance(value, Mapping):
+                visit(value, f"{name}.")
+                continue
+            try:
+                set_field(config, name, _tuples(value))
+            except ConfigError as error:
+                problems.append(f"{source}: {error}")
+
+    visit(values, "")
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

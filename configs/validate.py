@@ -1,0 +1,349 @@
+"""What is allowed, and the values that unset fields resolve to. Refuses before any device work.
+
+Every problem is one line: the field, the value, what is allowed.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs.errors import ConfigError, UserError, nearest
+from configs.fields import from_dict, to_dict
+
+__all__ = ["ConfigError", "UserError", "check", "from_dict", "problems", "resolve", "rotary_dim", "to_dict"]
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "model.mlp": ("swiglu", "gelu", "gelu_exact", "relu2", "relu"),
+    "model.norm": ("rmsnorm", "layernorm"),
+    "model.dtype": ("auto", "float32", "bfloat16"),
+    "model.scan_layers": ("auto", "yes", "no"),
+    "model.remat": ("none", "block"),
+    "model.attention.qkv": ("split", "fused"),
+    "model.attention.kernel": ("auto", "reference", "blocked", "xla", "cudnn"),
+    "model.position.kind": ("none", "learned", "sinusoidal", "rope"),
+    "model.position.rope.pairing": ("half", "interleaved"),
+    "model.position.rope.scaling.kind": ("none", "linear", "ntk", "dynamic", "yarn", "llama3"),
+    "data.source": ("stdlib", "files", "tfds"),
+    "data.split": ("hash", "first"),
+    "data.packing": ("contiguous", "segments"),
+    "budget.kind": ("steps", "tokens", "flops", "seconds"),
+    "optimizer.schedule": ("cosine", "wsd", "constant"),
+    "eval.retrieval.task": ("auto", "mqar", "passkey"),
+}
+
+POSITIVE = (
+    "model.vocab_size model.width model.num_layers model.num_heads model.head_dim model.num_kv_heads model.mlp_width "
+    "model.norm_eps model.logit_soft_cap model.init_std model.attention.window model.attention.soft_cap "
+    "model.attention.scale model.position.max_length model.position.rope.theta "
+    "model.position.rope.scaling.original_length model.position.rope.scaling.beta_fast "
+    "model.position.rope.scaling.beta_slow model.position.rope.scaling.attention_factor "
+    "model.position.rope.scaling.low_freq_factor data.length data.batch_size data.micro_batches data.mqar.pairs "
+    "budget.amount optimizer.learning_rate optimizer.eps checkpoint.keep log.every_steps eval.batch_size "
+    "eval.bootstrap eval.retrieval.depths eval.retrieval.examples eval.throughput.decode_batch_size "
+    "eval.throughput.new_tokens eval.throughput.repeats"
+).split()
+
+NOT_NEGATIVE = (
+    "data.workers data.prefetch data.weights.text data.weights.mqar optimizer.warmup_steps optimizer.weight_decay "
+    "optimizer.clip_norm optimizer.z_loss checkpoint.every_steps eval.every_steps eval.tokens eval.scaling_factor "
+    "eval.throughput.batch_size eval.throughput.length"
+).split()
+
+# Interval, how it reads.
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "seed": (lambda v: 0 <= v < 2**63, "0 .. 2**63 - 1"),
+    "model.dropout": (lambda v: 0 <= v < 1, "in [0, 1)"),
+    "model.position.rope.fraction": (lambda v: 0 < v <= 1, "in (0, 1]"),
+    "model.position.rope.scaling.factor": (lambda v: v >= 1, "1 or more"),
+    "data.train_share": (lambda v: 0 < v < 1, "in (0, 1)"),
+    "data.mqar.vocab_size": (lambda v: v >= 4 and v % 2 == 0, "an even number, 4 or more"),
+    "optimizer.decay_share": (lambda v: 0 < v <= 1, "in (0, 1]"),
+    "optimizer.final_share": (lambda v: 0 <= v <= 1, "in [0, 1]"),
+    "optimizer.beta1": (lambda v: 0 <= v < 1, "in [0, 1)"),
+    "optimizer.beta2": (lambda v: 0 <= v < 1, "in [0, 1)"),
+}
+
+STAGE_FIELDS = ("steps", "length", "batch_size", "pairs", "weights")
+
+
+def problems(config: ConfigDict) -> list[str]:
+    """Returns every problem of a config (resolved or not), a line each; empty when it is sound."""
+    found = _values(config)
+    # The combinations read values that must be sound first.
+    return found or [*_model(config), *_data(config), *_curriculum(config)]
+
+
+def check(config: ConfigDict) -> None:
+    """Refuses an unsound config.
+
+    Raises:
+        ConfigError: with one line for each problem.
+    """
+    found = problems(config)
+    if found:
+        raise ConfigError(found)
+
+
+def resolve(config: ConfigDict) -> ConfigDict:
+    """Checks a config and returns a copy with every unset field that can be derived filled in.
+
+    `model.vocab_size` stays unset where only the loaded tokenizer knows it; `attention.scale` stays unset for the
+    usual 1/sqrt(head_dim).
+
+    Raises:
+        ConfigError: with one line for each problem.
+    """
+    check(config)
+    config = from_dict(config.to_dict())
+    model, data = config.model, config.data
+    data.source = _source(data)
+    if model.head_dim is None:
+        model.head_dim = model.width // model.num_heads
+    if model.num_kv_heads is None:
+        model.num_kv_heads = model.num_heads
+    if model.mlp_width is None:
+        exact = model.width * (8 / 3 if model.mlp == "swiglu" else 4)
+        model.mlp_width = 16 * math.ceil(exact / 16)
+    if model.vocab_size is None:
+        model.vocab_size = _known_vocabulary(config)
+    if model.position.rope.scaling.original_length is None:
+        model.position.rope.scaling.original_length = data.length
+    if model.position.max_length is None:
+        model.position.max_length = max([data.length, *(stage["length"] for stage in data.curriculum)])
+    return config
+
+
+def rotary_dim(config: ConfigDict) -> int:
+    """Returns r = int(head_dim * fraction), the rotary width of a config (resolved or not)."""
+    return int(_head_dim(config) * config.model.position.rope.fraction)
+
+
+def _head_dim(config: ConfigDict) -> int:
+    return config.model.head_dim or config.model.width // config.model.num_heads
+
+
+def _source(data: ConfigDict) -> str:
+    return "files" if data.path else "tfds" if data.tfds.name else data.source
+
+
+def weights(config: ConfigDict) -> Iterable[Mapping[str, float]]:
+    """Yields the source weights of the main setting and of every curriculum stage."""
+    main = config.data.weights.to_dict()
+    yield main
+    for stage in config.data.curriculum:
+        yield {**main, **stage["weights"]} if "weights" in stage else main
+
+
+def _uses(config: ConfigDict, source: str) -> bool:
+    return any(given[source] > 0 for given in weights(config))
+
+
+def _known_vocabulary(config: ConfigDict) -> int | None:
+    mqar = config.data.mqar.vocab_size if _uses(config, "mqar") else 0
+    if not _uses(config, "text"):
+        return mqar
+    return max(256, mqar) if config.data.tokenizer == "byte" else None
+
+
+def _values(config: ConfigDict) -> list[str]:
+    """Each field by itself: choices, signs, ranges, finite numbers."""
+    found = []
+    flat = {}
+
+    def visit(node: ConfigDict, prefix: str) -> None:
+        for key in node:
+            value = node[key]
+            if isinstance(value, ConfigDict):
+                visit(value, f"{prefix}{key}.")
+            else:
+                flat[f"{prefix}{key}"] = value
+
+    visit(config, "")
+    for name, value in flat.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            found.append(f"{name} = {value}: must be a finite number")
+        elif name in CHOICES and value not in CHOICES[name]:
+            found.append(f"{name} = {value!r}: must be {_or(CHOICES[name])}{nearest(value, CHOICES[name])}")
+        elif value is None:
+            continue
+        elif name in POSITIVE and not value > 0:
+            found.append(f"{name} = {value}: must be above 0")
+        elif name in NOT_NEGATIVE and value < 0:
+            found.append(f"{name} = {value}: must be 0 or more")
+        elif name in RANGES and not RANGES[name][0](value):
+            found.append(f"{name} = {value}: must be {RANGES[name][1]}")
+    found += _tuple(flat, "model.attention.window_pattern", int, lambda v: v >= 0, "whole numbers, 0 (none) or more")
+    found += _tuple(flat, "model.position.pattern", str, lambda v: v in CHOICES["model.position.kind"],
+                    _or(CHOICES["model.position.kind"]))  # fmt: skip
+    found += _tuple(flat, "eval.multiples", (int, float), lambda v: v > 0, "numbers above 0")
+    scalings = CHOICES["model.position.rope.scaling.kind"]
+    found += _tuple(flat, "eval.scalings", str, lambda v: v in scalings, _or(scalings))
+    if not flat["eval.multiples"]:
+        found.append("eval.multiples = (): must hold one length at least")
+    return found
+
+
+def _tuple(flat: dict[str, Any], name: str, kind: Any, allowed: Callable[[Any], bool], words: str) -> list[str]:
+    bad = [item for item in flat[name] if isinstance(item, bool) or not isinstance(item, kind) or not allowed(item)]
+    return [f"{name} = {flat[name]!r}: {bad[0]!r} is not allowed; each must be {words}"] if bad else []
+
+
+def _or(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _model(config: ConfigDict) -> list[str]:
+    model = config.model
+    found = []
+    if model.head_dim is None and model.width % model.num_heads:
+        found.append(
+            f"model.num_heads = {model.num_heads}: must divide model.width = {model.width}, or set model.head_dim"
+        )
+    kv_heads = model.num_kv_heads or model.num_heads
+    if model.num_heads % kv_heads:
+        divisors = [g for g in range(1, model.num_heads + 1) if model.num_heads % g == 0]
+        found.append(
+            f"model.num_kv_heads = {kv_heads}: must divide model.num_heads = {model.num_heads}, so one of "
+            f"{', '.join(map(str, divisors))}"
+        )
+    if model.norm_bias and model.norm == "rmsnorm":
+        found.append("model.norm_bias = True: rmsnorm has no bias; set model.norm = 'layernorm'")
+    kinds = set(model.position.pattern) or {model.position.kind}
+    absolute = kinds & {"learned", "sinusoidal"}
+    if absolute and len(kinds) > 1:
+        found.append(
+            f"model.position.pattern = {tuple(model.position.pattern)!r}: {_or(sorted(absolute))} acts on the "
+            "embedding, not in a layer; a pattern holds schemes that act in attention: none, rope"
+        )
+    if "rope" in kinds:
+        found += _rope(config)
+    elif model.position.rope.scaling.kind != "none":
+        found.append(
+            f"model.position.rope.scaling.kind = {model.position.rope.scaling.kind!r}: needs RoPE, but "
+            f"model.position.kind = {model.position.kind!r}"
+        )
+    length = max([config.data.length, *(s.get("length", 1) for s in config.data.curriculum if isinstance(s, Mapping))])
+    if "learned" in kinds and (model.position.max_length or length) < length:
+        found.append(
+            f"model.position.max_length = {model.position.max_length}: the learned table must hold the longest "
+            f"training length, {length}"
+        )
+    return found
+
+
+def _rope(config: ConfigDict) -> list[str]:
+    rope, found = config.model.position.rope, []
+    width = rotary_dim(config)
+    if width < 2 or width % 2:
+        found.append(
+            f"model.head_dim = {_head_dim(config)} with model.position.rope.fraction = {rope.fraction}: the rotary "
+            f"width {width} must be even and at least 2"
+        )
+    scaling = rope.scaling
+    if scaling.kind == "none" and scaling.factor != 1:
+        found.append(
+            f"model.position.rope.scaling.factor = {scaling.factor}: has no effect with scaling.kind = 'none'; set "
+            "scaling.kind, or leave the factor 1"
+        )
+    if scaling.kind in ("ntk", "dynamic", "yarn") and width == 2 and scaling.kind != "yarn":
+        found.append(
+            f"model.position.rope.scaling.kind = {scaling.kind!r}: changes the base by the power r/(r-2) and needs a "
+            "rotary width r above 2"
+        )
+    if scaling.kind == "yarn" and scaling.beta_fast < scaling.beta_slow:
+        found.append(
+            f"model.position.rope.scaling.beta_fast = {scaling.beta_fast}: must be beta_slow = {scaling.beta_slow} or "
+            "more"
+        )
+    if scaling.kind == "llama3" and scaling.high_freq_factor <= scaling.low_freq_factor:
+        found.append(
+            f"model.position.rope.scaling.high_freq_factor = {scaling.high_freq_factor}: must be above "
+            f"low_freq_factor = {scaling.low_freq_factor}"
+        )
+    if rope.theta <= 1:
+        found.append(f"model.position.rope.theta = {rope.theta}: must be above 1")
+    return found
+
+
+def _data(config: ConfigDict) -> list[str]:
+    data, found = config.data, []
+    source = _source(data)
+    if data.path and data.tfds.name:
+        found.append(f"data.path = {data.path!r} and data.tfds.name = {data.tfds.name!r}: set one of them")
+    if source == "files" and not data.path:
+        found.append("data.path = '': data.source = 'files' needs a file or a glob")
+    if source == "tfds" and not data.tfds.name:
+        found.append("data.tfds.name = '': data.source = 'tfds' needs a data set's name")
+    if data.batch_size % data.micro_batches:
+        found.append(f"data.micro_batches = {data.micro_batches}: must divide data.batch_size = {data.batch_size}")
+    if data.weights.text == 0 and data.weights.mqar == 0:
+        found.append("data.weights.text = 0.0 and data.weights.mqar = 0.0: one of them must be above 0")
+    if data.weights.mqar > 0:
+        found += _pairs("data.mqar.pairs", data.mqar.pairs, "data.length", data.length, data.mqar.vocab_size)
+    vocabulary = config.model.vocab_size
+    known = _known_vocabulary(config) if _tokens_known(config) else None
+    if vocabulary is not None and known is not None and vocabulary < known:
+        found.append(f"model.vocab_size = {vocabulary}: the data's tokens need {known} or more")
+    return found
+
+
+def _tokens_known(config: ConfigDict) -> bool:
+    stages = config.data.curriculum
+    return all(isinstance(stage, Mapping) and isinstance(stage.get("weights", {}), Mapping) for stage in stages)
+
+
+def _pairs(name: str, pairs: int, length_name: str, length: int, vocab_size: int) -> list[str]:
+    if 4 * pairs > length + 1:
+        return [f"{name} = {pairs}: {length_name} = {length} holds {(length + 1) // 4} pairs at most (4 a token row)"]
+    if pairs > vocab_size // 2:
+        return [f"{name} = {pairs}: data.mqar.vocab_size = {vocab_size} has {vocab_size // 2} keys"]
+    return []
+
+
+def _curriculum(config: ConfigDict) -> list[str]:
+    found = []
+    for index, stage in enumerate(config.data.curriculum):
+        name = f"data.curriculum[{index}]"
+        if not isinstance(stage, Mapping):
+            found.append(f"{name} = {stage!r}: must be dict({', '.join(f'{field}=' for field in STAGE_FIELDS)})")
+            continue
+        for field in stage:
+            if field not in STAGE_FIELDS:
+                found.append(f"{name}.{field} = {stage[field]!r}: unknown{nearest(field, STAGE_FIELDS)}")
+        found += _stage(config, name, stage)
+    return found
+
+
+def _stage(config: ConfigDict, name: str, stage: Mapping[str, Any]) -> list[str]:
+    found = []
+    for field in ("steps", "length"):
+        if field not in stage:
+            found.append(f"{name}.{field}: is missing; a stage needs steps and length")
+    for field in ("steps", "length", "batch_size", "pairs"):
+        value = stage.get(field, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            found.append(f"{name}.{field} = {value!r}: must be a whole number above 0")
+    given = stage.get("weights", {})
+    if not isinstance(given, Mapping):
+        return [*found, f"{name}.weights = {given!r}: must be dict(text=, mqar=)"]
+    main = config.data.weights.to_dict()
+    for source, weight in given.items():
+        if source not in main:
+            found.append(f"{name}.weights.{source} = {weight!r}: unknown source{nearest(source, main)}")
+        elif isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+            found.append(f"{name}.weights.{source} = {weight!r}: must be 0 or more")
+    if found:
+        return found
+    merged = {**main, **given}
+    if not any(merged.values()):
+        found.append(f"{name}.weights: one source must be above 0")
+    if merged["mqar"] > 0:
+        pairs = stage.get("pairs", config.data.mqar.pairs)
+        found += _pairs(f"{name}.pairs", pairs, f"{name}.length", stage["length"], config.data.mqar.vocab_size)
+    batch = stage.get("batch_size", config.data.batch_size)
+    if batch % config.data.micro_batches:
+        found.append(f"{name}.batch_size = {batch}: must be divisible by data.micro_batches")
+    return found
