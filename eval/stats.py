@@ -32,10 +32,10 @@ def blocks(sums_N: np.ndarray, counts_N: np.ndarray, block_tokens: int = BLOCK_T
     """
     keep_N = counts_N > 0
     sums_N, counts_N = sums_N[keep_N], counts_N[keep_N]
-    if not len(counts_N):
-        return np.zeros(0), np.zeros(0)
     total = counts_N.sum()
-    number = min(len(counts_N), max(MIN_BLOCKS, int(total // block_tokens)))
+    number = max(MIN_BLOCKS, int(total // block_tokens))
+    if len(counts_N) <= number:
+        return sums_N, counts_N
     middles_N = np.cumsum(counts_N) - counts_N / 2
     index_N = np.minimum((middles_N * number / total).astype(int), number - 1)
     sums, counts = np.bincount(index_N, sums_N, number), np.bincount(index_N, counts_N, number)

@@ -38,7 +38,7 @@ def correlated(generator: np.random.Generator) -> np.ndarray:
     return 2 + lfilter([1], [1, -0.9], noise)[200:].reshape(ROWS, LENGTH)
 
 
-def covered(block_tokens: int, trials: int) -> float:
+def covered(block_tokens: int, trials: int, resamples: int) -> float:
     hits = 0
     for trial in range(trials):
         losses = correlated(np.random.default_rng(trial))
@@ -46,14 +46,14 @@ def covered(block_tokens: int, trials: int) -> float:
             sums, counts = stats.blocks(losses.sum(1), np.full(ROWS, LENGTH), block_tokens)
         else:
             sums, counts = losses.ravel(), np.ones(losses.size)
-        low, high = stats.block_bootstrap(sums, counts, resamples=300, seed=trial)
+        low, high = stats.block_bootstrap(sums, counts, resamples=resamples, seed=trial)
         hits += low <= 2 <= high
     return hits / trials
 
 
 def test_the_block_interval_covers_the_truth_and_one_over_tokens_does_not():
-    assert covered(block_tokens=256, trials=400) == pytest.approx(0.945, abs=0.025)
-    assert covered(block_tokens=1, trials=30) < 0.6
+    assert covered(block_tokens=256, trials=400, resamples=300) == pytest.approx(0.945, abs=0.025)
+    assert covered(block_tokens=1, trials=10, resamples=100) < 0.6
 
 
 def test_blocks_keep_every_token_and_the_order():
