@@ -1,0 +1,61 @@
+"""A stopwatch for compiled functions: compilation apart, warm-up dropped, the device waited for."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+WARM_UP = 2  # calls thrown away: the first ones fill caches and allocate
+SHORTEST = 0.05  # seconds a repeat lasts at least; shorter calls are repeated within it, or the clock would be measured
+
+
+def compile_timed(function: Any, *args: Any, **kwargs: Any) -> tuple[Any, float]:
+    """Compiles a `jax.jit`ted function ahead of time for these arguments; returns (compiled, seconds it took)."""
+    start = time.perf_counter()
+    compiled = function.lower(*args, **kwargs).compile()
+    return compiled, time.perf_counter() - start
+
+
+def measure(call: Callable[[Any], Any], state: Any, *, repeats: int, warm_up: int = WARM_UP) -> np.ndarray:
+    """Times `state = call(state)`, which lets a training step donate its state.
+
+    Args:
+      call: one unit of work; its result is waited for before the clock stops.
+      state: what the first call gets.
+      repeats: measurements returned, each the mean of as many calls as SHORTEST asks for.
+      warm_up: calls before the first measurement.
+
+    Returns:
+      Seconds a call, [repeats].
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats must be at least 1, got {repeats}")
+    longest = 0.0
+    for _ in range(max(warm_up, 1)):
+        start = time.perf_counter()
+        state = jax.block_until_ready(call(state))
+        longest = time.perf_counter() - start
+    calls = int(np.clip(np.ceil(SHORTEST / max(longest, 1e-9)), 1, 10_000))
+    seconds = np.empty(repeats)
+    for repeat in range(repeats):
+        start = time.perf_counter()
+        for _ in range(calls):
+            state = call(state)
+        jax.block_until_ready(state)
+        seconds[repeat] = (time.perf_counter() - start) / calls
+    return seconds
+
+
+def summary(seconds: np.ndarray, tokens: int, compile_seconds: float, **shape: Any) -> dict[str, Any]:
+    """Turns measurements into a JSON entry: the median rate in tokens/s, its quartiles, the median seconds a call."""
+    low, middle, high = np.quantile(seconds, [0.25, 0.5, 0.75])
+    return {
+        "tokens_per_second": float(tokens / middle),
+        "spread": [float(tokens / high), float(tokens / low)],
+        "seconds": float(middle),
+        "repeats": len(seconds),
+        "compile_seconds": float(compile_seconds),
+        **shape,
+    }
