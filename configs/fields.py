@@ -1,6 +1,7 @@
 """Configs as flat tables of dotted fields: reading, writing, parsing from text, JSON and back."""
 
 import ast
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -28,8 +29,9 @@ def flatten(config: ConfigDict) -> dict[str, Any]:
     return {name: value for name, value, _ in walk(config)}
 
 
+@functools.cache
 def types() -> dict[str, type]:
-    """Returns {dotted name: type} of the whole schema."""
+    """Returns {dotted name: type} of the whole schema; every call gives the same table, so do not change it."""
     return {name: kind for name, _, kind in walk(base.get_config())}
 
 
