@@ -1,0 +1,95 @@
+"""What a run is evaluated as: its model at each length, under its own RoPE scaling and under others."""
+
+from dataclasses import dataclass
+
+from ml_collections import ConfigDict
+
+from configs import validate
+
+TRAINED = "trained"  # the run's own setting, unchanged
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One length and one scaling. `reason` says why it cannot be evaluated; then there is no model."""
+
+    multiple: float  # of the training length
+    length: int  # tokens
+    scaling: str  # "trained", or the kind applied at evaluation only
+    factor: float  # s, how far RoPE is stretched (1: not at all)
+    model: ConfigDict | None  # config.model with that scaling
+    reason: str | None = None
+
+    @property
+    def entry(self) -> dict[str, object]:
+        """The keys that name this variant in a JSON file."""
+        named = {"length": self.length, "multiple": self.multiple, "scaling": self.scaling, "factor": self.factor}
+        return named if self.reason is None else {**named, "reason": self.reason}
+
+
+def variants(config: ConfigDict) -> list[Variant]:
+    """Returns every length of `eval.multiples` under "trained" and each of `eval.scalings`, in that order.
+
+    A resolved config is expected. A scaling applied at evaluation keeps the run's original length and has the factor
+    `eval.scaling_factor` or, where that is 0, the one that just reaches the length: length / original length.
+    """
+    multiples = sorted(set(config.eval.multiples))
+    found = []
+    for scaling in [TRAINED, *dict.fromkeys(config.eval.scalings)]:
+        for multiple in multiples:
+            length = max(1, round(multiple * config.data.length))
+            found.append(_variant(config, float(multiple), length, scaling))
+    return found
+
+
+def at_training_length(config: ConfigDict) -> Variant:
+    """Returns the run's model as it is, at its training length."""
+    return Variant(1.0, config.data.length, TRAINED, own_factor(config.model), config.model)
+
+
+def own_factor(model: ConfigDict) -> float:
+    """Returns the factor the run was trained with, 1 without scaling."""
+    scaling = model.position.rope.scaling
+    return float(scaling.factor) if scaling.kind != "none" else 1.0
+
+
+def uses(model: ConfigDict, kind: str) -> bool:
+    """Whether a positional scheme acts in any layer."""
+    return kind in (tuple(model.position.pattern) or (model.position.kind,))
+
+
+def rows_at(length: int, training_length: int, batch_size: int) -> int:
+    """Returns the rows of a batch at `length` that hold about as many tokens as one at the training length."""
+    return max(1, batch_size * training_length // length)
+
+
+def _variant(config: ConfigDict, multiple: float, length: int, scaling: str) -> Variant:
+    model = config.model
+    factor = own_factor(model) if scaling == TRAINED else _factor(config, length, scaling)
+    reason = None
+    if uses(model, "learned") and length > model.position.max_length:
+        reason = f"the learned table has {model.position.max_length} positions"
+    elif scaling != TRAINED and not uses(model, "rope"):
+        kind = "/".join(dict.fromkeys(model.position.pattern)) or model.position.kind
+        reason = f"a RoPE scaling has nothing to act on: position.kind = {kind}"
+    if reason is None and scaling != TRAINED:
+        model, reason = _rescaled(config, scaling, factor)
+    return Variant(multiple, length, scaling, factor, None if reason else model, reason)
+
+
+def _factor(config: ConfigDict, length: int, scaling: str) -> float:
+    if scaling == "none":
+        return 1.0
+    original = config.model.position.rope.scaling.original_length
+    return max(1.0, float(config.eval.scaling_factor) or length / original)
+
+
+def _rescaled(config: ConfigDict, kind: str, factor: float) -> tuple[ConfigDict | None, str | None]:
+    """Returns (config.model with another scaling, None), or (None, why that scaling cannot be)."""
+    changed = validate.from_dict(validate.to_dict(config))
+    scaling = changed.model.position.rope.scaling
+    if scaling.kind != "none":  # these were chosen for the run's own factor
+        scaling.attention_factor = scaling.mscale = scaling.mscale_all_dim = None
+    scaling.kind, scaling.factor = kind, factor
+    problems = validate.problems(changed)
+    return (None, problems[0]) if problems else (changed.model, None)

@@ -1,0 +1,85 @@
+"""Which lengths and scalings a run is evaluated at."""
+
+import pytest
+from ml_collections import ConfigDict
+
+from configs import tiny, validate
+from eval import variants
+
+
+def resolved(**fields) -> ConfigDict:
+    config = tiny.get_config()
+    for name, value in fields.items():
+        node = config
+        *parents, last = name.split("__")
+        for parent in parents:
+            node = node[parent]
+        node[last] = value
+    return validate.resolve(config)
+
+
+def test_every_length_under_every_scaling():
+    config = resolved(eval__multiples=(4, 1, 2), eval__scalings=("linear", "yarn"), data__length=32)
+    found = variants.variants(config)
+    assert [(v.scaling, v.length) for v in found[:6]] == [
+        ("trained", 32), ("trained", 64), ("trained", 128), ("linear", 32), ("linear", 64), ("linear", 128)
+    ]  # fmt: skip
+    assert all(v.reason is None for v in found)
+    assert [v.factor for v in found] == [1, 1, 1, 1, 2, 4, 1, 2, 4]
+
+
+def test_trained_is_the_runs_own_model_and_others_change_only_the_scaling():
+    config = resolved(eval__multiples=(2,), eval__scalings=("yarn",))
+    own, yarn = variants.variants(config)
+    assert own.model == config.model
+    assert (yarn.model.position.rope.scaling.kind, yarn.model.position.rope.scaling.factor) == ("yarn", 2.0)
+    assert yarn.model.position.rope.scaling.original_length == config.data.length
+    back = validate.from_dict({"model": yarn.model.to_dict()}).model
+    back.position.rope.scaling.kind, back.position.rope.scaling.factor = "none", 1.0
+    assert back.to_dict() == config.model.to_dict()
+    assert config.model.position.rope.scaling.kind == "none"  # the run's config is not touched
+
+
+def test_a_factor_can_be_fixed_and_raw_rope_has_none():
+    config = resolved(eval__multiples=(1, 2), eval__scalings=("linear", "none"), eval__scaling_factor=8.0)
+    assert [v.factor for v in variants.variants(config)] == [1, 1, 8, 8, 1, 1]
+
+
+def test_the_factor_reaches_the_length_from_the_original_one():
+    config = resolved(
+        eval__multiples=(1, 2), eval__scalings=("yarn", "none"), data__length=64,
+        model__position__rope__scaling__kind="yarn", model__position__rope__scaling__factor=4.0,
+        model__position__rope__scaling__original_length=16, model__position__rope__scaling__attention_factor=1.0,
+    )  # fmt: skip
+    own, _, yarn, longer, raw, _ = variants.variants(config)
+    assert (own.factor, yarn.factor, longer.factor, raw.factor) == (4, 4, 8, 1)
+    assert own.model.position.rope.scaling.attention_factor == 1.0
+    assert yarn.model.position.rope.scaling.attention_factor is None  # it was chosen for the run's own factor
+    assert raw.model.position.rope.scaling.kind == "none"
+
+
+def test_a_learned_table_ends():
+    config = resolved(
+        model__position__kind="learned", eval__multiples=(1, 2), data__length=32, eval__scalings=("yarn",)
+    )
+    found = variants.variants(config)
+    assert [v.reason for v in found[:2]] == [None, "the learned table has 32 positions"]
+    assert all(v.model is None for v in found[1:]) and "position.kind = learned" in found[2].reason
+    assert found[1].entry["reason"] == found[1].reason and "reason" not in found[0].entry
+
+
+def test_scalings_need_rope_in_some_layer():
+    pattern = resolved(model__position__pattern=("rope", "none"), eval__scalings=("ntk",), eval__multiples=(2,))
+    assert variants.variants(pattern)[1].reason is None
+    nope = resolved(model__position__kind="none", eval__scalings=("ntk",), eval__multiples=(2,))
+    assert "nothing to act on" in variants.variants(nope)[1].reason
+
+
+def test_an_impossible_scaling_is_a_reason_not_an_error():
+    config = resolved(model__head_dim=2, eval__scalings=("ntk",), eval__multiples=(2,))
+    assert "rotary width" in variants.variants(config)[1].reason
+
+
+@pytest.mark.parametrize(("length", "rows"), [(32, 16), (64, 8), (512, 1), (2048, 1), (16, 32)])
+def test_longer_rows_come_in_smaller_batches(length: int, rows: int):
+    assert variants.rows_at(length, training_length=32, batch_size=16) == rows
