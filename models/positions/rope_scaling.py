@@ -1,0 +1,193 @@
+"""RoPE scalings: how a model trained on L0 tokens is stretched, as inverse frequencies and a factor on cos and sin.
+
+A scaling is one function in `SCALINGS`, from (theta, r, scaling, lengths) to (inverse frequencies, factor):
+w_i = theta^(-2i/r) for i < r/2, L0 the original length, s the factor. Frequencies are computed in float64 and given
+as float32 [r/2]; those that depend on the length are float32 arrays [B|1, T, r/2].
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from ml_collections import ConfigDict
+
+from configs.errors import ConfigError, nearest
+
+Frequencies = tuple[np.ndarray | Array, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """A scaling and its parameters; the fields are those of config.model.position.rope.scaling."""
+
+    kind: str = "none"
+    factor: float = 1.0
+    original_length: int | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+
+    @property
+    def uses_lengths(self) -> bool:
+        """Whether the frequencies depend on the sequence's length."""
+        return SCALINGS[self.kind].uses_lengths
+
+    def frequencies(self, theta: float, r: int, lengths: Array | None = None) -> Frequencies:
+        """Returns inverse frequencies and the factor: [r/2], or [B|1, T, r/2] where they depend on lengths [B|1, T]."""
+        return SCALINGS[self.kind].function(theta, r, self, lengths)
+
+    @property
+    def trained_length(self) -> int:
+        """L0.
+
+        Raises:
+            ConfigError: it is not set.
+        """
+        if self.original_length is None:
+            raise ConfigError(f"model.position.rope.scaling.original_length: {self.kind} needs it")
+        return self.original_length
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """An entry of the registry."""
+
+    function: Callable[[float, int, Scaling, Array | None], Frequencies]
+    uses_lengths: bool = False
+
+
+def _plain(theta: float, r: int) -> np.ndarray:
+    return theta ** (-np.arange(0, r, 2, dtype=np.float64) / r)
+
+
+def none(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> Frequencies:
+    """w_i as they are."""
+    return _plain(theta, r).astype(np.float32), 1.0
+
+
+def linear(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> Frequencies:
+    """w_i / s: position interpolation (arXiv 2306.15595)."""
+    return (_plain(theta, r) / scaling.factor).astype(np.float32), 1.0
+
+
+def ntk(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> Frequencies:
+    """A larger base, theta * s^(r/(r-2)): the fastest pair keeps its frequency, the slowest is interpolated by s."""
+    return _plain(theta * scaling.factor ** (r / (r - 2)), r).astype(np.float32), 1.0
+
+
+def dynamic(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> Frequencies:
+    """NTK whose base grows with the sequence: theta * (s n/L0 - (s-1))^(r/(r-2)), n = max(length, L0).
+
+    Written as a growth that multiplies the plain frequencies, so that it is 1 and they are plain to the bit where
+    the length is L0 or less.
+    """
+    if lengths is None:
+        raise ValueError("dynamic scaling depends on the sequences' lengths: give them")
+    length = scaling.trained_length
+    over = jnp.maximum(lengths.astype(jnp.int32) - length, 0).astype(jnp.float32) / length
+    growth = jnp.log1p(scaling.factor * over)[..., None]
+    exponents = (-np.arange(0, r, 2, dtype=np.float64) / (r - 2)).astype(np.float32)
+    return _plain(theta, r).astype(np.float32) * jnp.exp(growth * exponents), 1.0
+
+
+def yarn(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> Frequencies:
+    """YaRN as shipped (arXiv 2309.00071): slow pairs interpolated, fast ones kept, a ramp over dims between.
+
+    The ramp runs from c(beta_fast) to c(beta_slow), c(n) = r ln(L0/(2 pi n)) / (2 ln theta) the (fractional) pair
+    that makes n rotations in L0 tokens.
+    """
+
+    def pair(rotations: float) -> float:
+        return r * math.log(scaling.trained_length / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair(scaling.beta_fast), pair(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, r - 1)
+    if low == high:
+        high += 0.001
+    ramp = np.clip((np.arange(r // 2) - low) / (high - low), 0, 1)
+    plain = _plain(theta, r)
+    inv_freq = plain / scaling.factor * ramp + plain * (1 - ramp)
+    return inv_freq.astype(np.float32), yarn_factor(scaling)
+
+
+def yarn_factor(scaling: Scaling) -> float:
+    """Returns YaRN's multiplier of cos and sin (scores grow by its square).
+
+    The explicit one wins; else the quotient where both mscales are set; else the paper's 0.1 ln s + 1.
+    """
+
+    def g(m: float) -> float:
+        return 0.1 * m * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0
+
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+    if scaling.mscale and scaling.mscale_all_dim:
+        return g(scaling.mscale) / g(scaling.mscale_all_dim)
+    return g(1.0)
+
+
+def llama3(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> Frequencies:
+    """Llama 3.1: wavelengths below L0/high are kept, those above L0/low divided by s, a smooth blend between."""
+    plain = _plain(theta, r)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    rotations = scaling.trained_length * plain / (2 * math.pi)
+    keep = np.clip((rotations - low) / (high - low), 0, 1)
+    return (plain * (keep + (1 - keep) / scaling.factor)).astype(np.float32), 1.0
+
+
+SCALINGS: dict[str, Kind] = {
+    "none": Kind(none),
+    "linear": Kind(linear),
+    "ntk": Kind(ntk),
+    "dynamic": Kind(dynamic, uses_lengths=True),
+    "yarn": Kind(yarn),
+    "llama3": Kind(llama3),
+}
+
+
+def from_config(scaling: ConfigDict) -> Scaling:
+    """Reads config.model.position.rope.scaling.
+
+    Raises:
+        ConfigError: an unknown kind.
+    """
+    if scaling.kind not in SCALINGS:
+        raise ConfigError(
+            f"model.position.rope.scaling.kind = {scaling.kind!r}: must be one of {', '.join(SCALINGS)}"
+            f"{nearest(scaling.kind, SCALINGS)}"
+        )
+    return Scaling(**{field.name: scaling[field.name] for field in dataclasses.fields(Scaling)})
+
+
+def with_scaling(
+    config: ConfigDict, kind: str, factor: float = 1.0, original_length: int | None = None, **parameters: Any
+) -> ConfigDict:
+    """Returns a copy of config.model with another RoPE scaling, for use at evaluation alone.
+
+    `original_length` unset keeps the model's own; `parameters` are further fields of the scaling, the others return
+    to their defaults. Parameters of the model are not touched by a scaling, so trained ones fit the copy.
+
+    Raises:
+        ConfigError: an unknown kind, or a model that does not rotate.
+    """
+    kinds = set(config.position.pattern) or {config.position.kind}
+    if "rope" not in kinds:
+        raise ConfigError(f"RoPE scaling {kind!r}: the model's positions are {', '.join(sorted(kinds))}, not rope")
+    length = original_length or config.position.rope.scaling.original_length
+    scaling = Scaling(kind=kind, factor=float(factor), original_length=length, **parameters)
+    copy = config.copy_and_resolve_references()
+    with copy.unlocked(), copy.ignore_type():
+        copy.position.rope.scaling.update(dataclasses.asdict(scaling))
+    from_config(copy.position.rope.scaling)
+    return copy
