@@ -1,0 +1,1 @@
+"""Sweeps: expansion of a sweep file into arms, launching, resuming, status, plans."""
