@@ -1,0 +1,60 @@
+"""Progress of long work: a bar on a terminal, a plain line now and then elsewhere, nothing where nobody asked."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TextIO, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+Item = TypeVar("Item")
+EVERY = 10.0  # seconds between plain lines
+
+
+class Silent:
+    """Says nothing."""
+
+    def say(self, line: str) -> None:
+        """Tells one line."""
+
+    def track(self, name: str, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
+        """Yields `items`, telling how many of `total` are through."""
+        yield from items
+
+
+class Told(Silent):
+    """Tells it on a stream (standard error): a bar where it is a terminal, else lines."""
+
+    def __init__(self, stream: TextIO | None = None, every: float = EVERY) -> None:
+        self.stream = sys.stderr if stream is None else stream
+        self.every = every
+        self.console = Console(file=self.stream, highlight=False)
+
+    def say(self, line: str) -> None:
+        """Prints one line."""
+        print(line, file=self.stream, flush=True)
+
+    def track(self, name: str, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
+        """Yields `items`, telling how many of `total` are through."""
+        if total is None and hasattr(items, "__len__"):
+            total = len(items)
+        if self.console.is_terminal:
+            yield from self._bar(name, items, total)
+        else:
+            yield from self._lines(name, items, total)
+
+    def _bar(self, name: str, items: Iterable[Item], total: int | None) -> Iterator[Item]:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self.console, transient=True) as bar:
+            yield from bar.track(items, total=total, description=name)
+
+    def _lines(self, name: str, items: Iterable[Item], total: int | None) -> Iterator[Item]:
+        start = last = time.monotonic()
+        for done, item in enumerate(items, 1):
+            yield item
+            now = time.monotonic()
+            if now - last >= self.every:
+                last = now
+                left = f" of {total}, {(now - start) / done * (total - done):.0f} s left" if total else ""
+                self.say(f"{name}: {done}{left}")

@@ -1,0 +1,94 @@
+"""python -m eval.run: measures a run directory and writes DIR/eval/NAME.json, one file a question."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from configs import cli
+from configs.errors import UserError, nearest
+from configs.validate import check, to_dict
+from eval import loss, memory, retrieval, throughput
+from eval.progress import Silent, Told
+from training import compilation, files
+from training import run as runs
+
+SCHEMA = 1
+
+# name -> function (run, progress) -> what its JSON file holds beside the fields that all share.
+EVALUATIONS: dict[str, Callable[[runs.Run, Silent], dict[str, Any]]] = {
+    "loss": loss.evaluate,
+    "retrieval": retrieval.evaluate,
+    "throughput": throughput.evaluate,
+    "memory": memory.evaluate,
+}
+
+
+def evaluate(
+    workdir: str | Path,
+    evals: Sequence[str] = tuple(EVALUATIONS),
+    settings: Mapping[str, Any] | None = None,
+    progress: Silent | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Runs evaluations on a run's newest checkpoint and writes each to WORKDIR/eval/NAME.json as it ends.
+
+    Args:
+      workdir: a run directory.
+      evals: names of EVALUATIONS.
+      settings: changes of config.eval, dotted: {"retrieval.task": "mqar"}.
+      progress: whom to tell; None: nobody.
+
+    Returns:
+      {name: what was written}.
+
+    Raises:
+      UserError: an unknown name or setting, or no run there.
+    """
+    for name in evals:
+        if name not in EVALUATIONS:
+            allowed = f"must be of {', '.join(EVALUATIONS)}{nearest(name, EVALUATIONS)}"
+            raise UserError(f"--evals: {name!r} is no evaluation; {allowed}")
+    progress = Silent() if progress is None else progress
+    run = runs.load(workdir)
+    cli.apply(run.config, {f"eval.{name}": value for name, value in (settings or {}).items()})
+    check(run.config)
+    written = {}
+    for name in dict.fromkeys(evals):
+        written[name] = _one(run, name, progress)
+    return written
+
+
+def _one(run: runs.Run, name: str, progress: Silent) -> dict[str, Any]:
+    start = time.perf_counter()
+    found = EVALUATIONS[name](run, progress)
+    seconds = time.perf_counter() - start
+    settings = {**to_dict(run.config)["eval"], **found.pop("settings", {})}
+    result = {"schema": SCHEMA, "eval": name, "step": run.step, "settings": settings, **found, "seconds": seconds}
+    path = Path(run.workdir) / "eval" / f"{name}.json"
+    files.write_json(path, result)
+    progress.say(f"{name}: {path} ({seconds:.1f} s)")
+    return result
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command."""
+    overrides, rest = cli.split_overrides(argv)
+    parser = cli.parser(__doc__ or "")
+    parser.add_argument("--workdir", required=True, help="the run directory")
+    parser.add_argument(
+        "--evals", default=",".join(EVALUATIONS), help="comma-separated, of: %(default)s (the default: all of them)"
+    )
+    parser.epilog = "--config.eval.x=v changes a setting of configs/base.py's `eval` for this evaluation."
+    given = parser.parse_args(rest)
+    for name in overrides:
+        if not name.startswith("eval."):
+            raise UserError(f"--config.{name}: the run is trained; only --config.eval.* can be changed at evaluation")
+    names = [name.strip() for name in given.evals.split(",") if name.strip()]
+    if not names:
+        raise UserError(f"--evals: names no evaluation; must be of {', '.join(EVALUATIONS)}")
+    compilation.enable_cache()
+    evaluate(given.workdir, names, {name.removeprefix("eval."): v for name, v in overrides.items()}, Told())
+
+
+if __name__ == "__main__":
+    cli.main(main)

@@ -1,0 +1,72 @@
+"""Teacher-forced scores of a model: the loss and the argmax at every token, with memory bounded in the vocabulary."""
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+from ml_collections import ConfigDict
+
+from configs import validate
+from models import Transformer
+from training.loss import token_losses
+
+LOGITS = 2**24  # logits held at once (64 MB in float32); longer batches are scored in pieces along the row
+
+
+@functools.lru_cache(maxsize=64)
+def _graphdef(text: str) -> Any:
+    model_config = validate.from_dict({"model": json.loads(text)}).model
+    return nnx.split(nnx.eval_shape(lambda: Transformer(model_config, rngs=nnx.Rngs(0))))[0]
+
+
+def graphdef(model_config: ConfigDict) -> Any:
+    """Returns the NNX graph of a resolved config.model; any parameters of that shape can be merged into it."""
+    return _graphdef(json.dumps(validate.to_dict(model_config), sort_keys=True))
+
+
+def _head(model: Transformer, hidden_BTD: Array, targets_BT: Array) -> tuple[Array, Array]:
+    logits_BTV = model.logits(hidden_BTD)
+    return token_losses(logits_BTV, targets_BT), jnp.argmax(logits_BTV, axis=-1).astype(jnp.int32)
+
+
+def _in_pieces(model: Transformer, hidden_BTD: Array, targets_BT: Array, size: int) -> tuple[Array, Array]:
+    batch, length = targets_BT.shape
+    pieces = -(-length // size)
+    padding = pieces * size - length
+    hidden = jnp.pad(hidden_BTD, ((0, 0), (0, padding), (0, 0))).reshape(batch, pieces, size, -1).swapaxes(0, 1)
+    targets = jnp.pad(targets_BT, ((0, 0), (0, padding))).reshape(batch, pieces, size).swapaxes(0, 1)
+    losses, predictions = jax.lax.map(lambda piece: _head(model, *piece), (hidden, targets))
+    return tuple(x.swapaxes(0, 1).reshape(batch, -1)[:, :length] for x in (losses, predictions))  # type: ignore[return-value]
+
+
+@functools.partial(jax.jit, static_argnames=("graph", "vocab_size"))
+def _score(graph: Any, params: Any, batch: dict[str, Array], vocab_size: int) -> tuple[Array, Array]:
+    model = nnx.merge(graph, params)
+    hidden_BTD = model.hidden(batch["tokens"], batch.get("positions"), batch.get("segments"))
+    rows, length = batch["targets"].shape
+    size = max(1, LOGITS // (rows * vocab_size))
+    if size >= length:
+        return _head(model, hidden_BTD, batch["targets"])
+    return _in_pieces(model, hidden_BTD, batch["targets"], size)
+
+
+def score(model_config: ConfigDict, params: Any, batch: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Scores a batch.
+
+    Args:
+      model_config: resolved config.model.
+      params: parameters of that model.
+      batch: tokens, targets int32 [B, T]; maybe positions, segments int32 [B, T].
+
+    Returns:
+      (losses float32 [B, T] in nats, argmax of the logits int32 [B, T]).
+    """
+    wanted = {name: batch[name] for name in ("tokens", "targets", "positions", "segments") if name in batch}
+    found = _score(graphdef(model_config), params, wanted, model_config.vocab_size)
+    return np.asarray(found[0]), np.asarray(found[1])

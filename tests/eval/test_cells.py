@@ -1,0 +1,42 @@
+"""Answers sorted into cells: nothing lost, nothing counted twice."""
+
+import numpy as np
+import pytest
+
+from eval import cells
+
+
+def test_cells_add_up_to_the_whole():
+    generator = np.random.default_rng(0)
+    forced = cells.Answers(generator.random(500), generator.random(500) < 0.7, generator.random(500))
+    generated = forced.at(np.arange(500) % 5 == 0)
+    found = cells.by_depth(forced, generated, cells.centres(5))
+    whole = cells.overall(forced, generated)
+    assert [cell["depth"] for cell in found] == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9])
+    assert sum(cell["examples"] for cell in found) == whole["examples"] == 500
+    assert sum(cell["correct"] for cell in found) == whole["correct"] == forced.correct.sum()
+    assert sum(cell["exact_match"]["examples"] for cell in found) == whole["exact_match"]["examples"] == 100
+    assert whole["loss"] == pytest.approx(forced.loss.mean())
+
+
+def test_an_answer_goes_to_the_bin_it_lies_in():
+    forced = cells.Answers(np.array([0.0, 0.19, 0.21, 0.99]), np.array([True, True, False, True]))
+    found = cells.by_depth(forced, None, cells.centres(5))
+    assert [(c["depth"], c["correct"], c["examples"]) for c in found] == [(0.1, 2, 2), (0.3, 0, 1), (0.9, 1, 1)]
+    assert found[0]["exact_match"] is None
+
+
+def test_depths_may_be_points():
+    forced = cells.Answers(np.array([0.0, 0.5, 1.0]), np.array([True, False, True]))
+    assert [c["correct"] for c in cells.by_depth(forced, None, np.linspace(0, 1, 3))] == [1, 0, 1]
+
+
+def test_no_answers():
+    nothing = cells.Answers(np.zeros(0), np.zeros(0, bool), np.zeros(0))
+    assert cells.by_depth(nothing, None, cells.centres(3)) == []
+    assert cells.overall(nothing, nothing)["accuracy"] is None
+
+
+def test_intervals_are_wilsons():
+    forced = cells.Answers(np.zeros(20), np.zeros(20, bool))
+    assert cells.overall(forced, None)["interval"] == pytest.approx([0, 0.1611], abs=1e-4)
