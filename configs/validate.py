@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from configs.errors import ConfigError, UserError, nearest
 from configs.fields import from_dict, to_dict
 
-__all__ = ["ConfigError", "UserError", "check", "from_dict", "problems", "resolve", "rotary_dim", "to_dict"]
+__all__ = ["ConfigError", "UserError", "check", "from_dict", "problems", "resolve", "rotary_dim", "to_dict", "uses"]
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "model.mlp": ("swiglu", "gelu", "gelu_exact", "relu2", "relu"),
@@ -136,13 +136,14 @@ def weights(config: ConfigDict) -> Iterable[Mapping[str, float]]:
         yield {**main, **stage["weights"]} if "weights" in stage else main
 
 
-def _uses(config: ConfigDict, source: str) -> bool:
+def uses(config: ConfigDict, source: str) -> bool:
+    """Tells whether a config reads a source (text, mqar) at any stage."""
     return any(given[source] > 0 for given in weights(config))
 
 
 def _known_vocabulary(config: ConfigDict) -> int | None:
-    mqar = config.data.mqar.vocab_size if _uses(config, "mqar") else 0
-    if not _uses(config, "text"):
+    mqar = config.data.mqar.vocab_size if uses(config, "mqar") else 0
+    if not uses(config, "text"):
         return mqar
     return max(256, mqar) if config.data.tokenizer == "byte" else None
 
@@ -314,6 +315,12 @@ def _curriculum(config: ConfigDict) -> list[str]:
             if field not in STAGE_FIELDS:
                 found.append(f"{name}.{field} = {stage[field]!r}: unknown{nearest(field, STAGE_FIELDS)}")
         found += _stage(config, name, stage)
+    steps = sum(stage["steps"] for stage in config.data.curriculum) if not found else 0
+    if config.budget.kind == "steps" and steps >= config.budget.amount:
+        found.append(
+            f"budget.amount = {config.budget.amount:g}: data.curriculum alone takes {steps} steps, and the main "
+            "setting needs some too"
+        )
     return found
 
 

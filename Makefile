@@ -1,0 +1,45 @@
+# Everything on a machine that has only python3 (3.11 or newer), pip, make and git.
+#   make demo      a small sweep on the built-in corpus, and its report, within ten minutes on two cores
+#   make test      lint, types, tests
+#   make test-all  the slower checks too
+#   make setup     only the environment; a second call does nothing
+#   make lock      resolve constraints.txt again from pyproject.toml
+
+PYTHON ?= python3
+EXTRAS ?= dev
+DEMO ?= runs/demo
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp-$(EXTRAS)
+ROOMS := configs models data training eval sweeps report train.py
+
+.PHONY: demo test test-all check setup lock clean
+
+demo: $(STAMP)
+	$(BIN)/python -m sweeps.launch --sweep=configs/sweeps/demo.py --out=$(DEMO)
+
+test: check
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-all: check
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(ROOMS)
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Ablax needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(EXTRAS)]"
+	@touch $@
+
+lock: $(STAMP)
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --upgrade --no-annotate --no-header --no-emit-index-url --output-file constraints.txt
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache

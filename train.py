@@ -1,0 +1,43 @@
+"""Trains one config into one run directory.
+
+    python train.py --config=configs/lm.py --config.model.num_heads=8 --workdir=runs/h8
+
+The same command again continues a run that was stopped, exactly where its last checkpoint left it. Ctrl-C and SIGTERM
+save a checkpoint first. A finished run is left as it is.
+"""
+
+import sys
+
+from configs import cli, validate
+
+EXIT = {"done": 0, "diverged": 3, "preempted": 4}
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command; the exit code is 0 when the run is done, 3 when it diverged, 4 when it was stopped."""
+    overrides, rest = cli.split_overrides(argv)
+    parser = cli.parser(__doc__ or "")
+    parser.add_argument("--config", required=True, metavar="FILE", help="a config file; FILE:ARG calls get_config(ARG)")
+    parser.add_argument("--workdir", required=True, metavar="DIR", help="the run directory")
+    parser.add_argument("--quiet", action="store_true", help="no progress output")
+    parser.epilog = "--config.FIELD=VALUE changes a field; configs/base.py lists them all."
+    arguments = parser.parse_args(rest)
+    config = cli.load(arguments.config, overrides)
+    validate.check(config)
+
+    # Everything above answers a user's mistake in a moment; JAX takes seconds to load.
+    from training.trainer import train
+
+    result = train(config, arguments.workdir, quiet=arguments.quiet)
+    loss = result["val_loss"]
+    print(
+        f"{result['status']}: {arguments.workdir}  step {result['step']:,}"
+        + (f"  validation loss {loss:.4f}" if loss is not None else "")
+        + (f"  ({result['error']})" if result["error"] else "")
+    )
+    return EXIT[result["status"]]
+
+
+if __name__ == "__main__":
+    cli.main(main)
+    sys.exit()

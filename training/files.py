@@ -1,0 +1,74 @@
+"""Files written whole: a temporary name, fsync, rename, so that a reader never sees half of one."""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UserError
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Replaces a file by `text` in one step; folders are made."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def finite(value: Any) -> Any:
+    """Returns a JSON value in which NaN and infinities, which JSON has no words for, are None."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Replaces a JSON file in one step; numbers that are not finite become null."""
+    write_text(path, json.dumps(finite(value), indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """Returns a JSON file's value.
+
+    Raises:
+        UserError: the file is missing or is no JSON; the place is named.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: is not valid JSON: {error}") from error
+
+
+def read_lines(path: str | Path) -> Iterator[dict[str, Any]]:
+    """Yields the objects of a JSON-lines file up to the first torn line (a run killed while writing leaves one)."""
+    path = Path(path)
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                value = json.loads(line)
+            except json.JSONDecodeError:
+                return
+            if not line.endswith("\n") or not isinstance(value, dict):
+                return
+            yield value

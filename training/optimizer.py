@@ -1,0 +1,42 @@
+"""AdamW with decoupled decay, clipping, and a learning rate that is an argument of the step."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from ml_collections import ConfigDict
+
+Params = Any  # a pytree of float32 arrays
+
+NO_DECAY = ("norm", "bias", "scale")
+
+
+def decays(params: Params) -> Params:
+    """Returns a tree of bools: True for matrices, False for norms and biases (found by name: layers are stacked)."""
+
+    def decide(path: tuple[Any, ...], _: Array) -> bool:
+        names = [str(getattr(part, "key", getattr(part, "name", part))).lower() for part in path]
+        return not any(word in name for name in names for word in NO_DECAY)
+
+    return jax.tree_util.tree_map_with_path(decide, params)
+
+
+def make(optimizer: ConfigDict) -> optax.GradientTransformation:
+    """Returns the transformation before the learning rate: clip, Adam (1412.6980), decoupled decay (1711.05101)."""
+    parts = [optax.clip_by_global_norm(optimizer.clip_norm)] if optimizer.clip_norm else []
+    parts.append(optax.scale_by_adam(optimizer.beta1, optimizer.beta2, optimizer.eps))
+    if optimizer.weight_decay:
+        parts.append(optax.add_decayed_weights(optimizer.weight_decay, mask=decays))
+    return optax.chain(*parts)
+
+
+def apply(params: Params, updates: Params, learning_rate: Array) -> Params:
+    """Returns params - learning_rate * updates."""
+    return jax.tree.map(lambda p, u: p - jnp.asarray(learning_rate, p.dtype) * u, params, updates)
+
+
+def global_norm(tree: Params) -> Array:
+    """Returns the root of the sum of squares over all leaves, float32."""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(tree)))

@@ -1,0 +1,125 @@
+"""run.json: what a run is, on what it ran, and how it stands."""
+
+import datetime
+import functools
+import importlib.metadata
+import os
+import platform
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from models import counting, kernels
+from training.files import write_json
+
+PACKAGES = "jax jaxlib flax optax orbax-checkpoint grain tensorflow-datasets numpy ml-collections".split()
+
+# Published peaks of one chip in bfloat16 matrix products, FLOP/s, dense (vendors' data sheets).
+PEAKS = {
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v6 lite": 918e12,
+    "NVIDIA A100": 312e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200": 989e12,
+}
+
+
+def peak(device_kind: str) -> float | None:
+    """Returns a device's published peak in FLOP/s, or None where none is known (a CPU)."""
+    known = [name for name in PEAKS if device_kind.startswith(name)]
+    return PEAKS[max(known, key=len)] if known else None
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of the packages that decide results."""
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in PACKAGES}}
+
+
+@functools.cache
+def git_state() -> tuple[str | None, bool | None]:
+    """Returns (commit of the checkout, whether tracked files differ from it); None where there is no git."""
+    checkout = Path(__file__).resolve().parent.parent
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", checkout, *arguments], capture_output=True, text=True, timeout=20)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    status = git("status", "--porcelain", "--untracked-files=no")
+    return commit, None if status is None else bool(status)
+
+
+def now() -> str:
+    """Returns the time in UTC, ISO 8601."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def compute_dtype(config: ConfigDict) -> str:
+    """Returns the compute type that `model.dtype` means on this platform."""
+    if config.model.dtype != "auto":
+        return config.model.dtype
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+
+
+def describe(config: ConfigDict, data: dict[str, Any]) -> dict[str, Any]:
+    """Returns run.json's part that is known before the first step."""
+    commit, dirty = git_state()
+    device = jax.devices()[0]
+    element = {"float32": 4, "bfloat16": 2}[compute_dtype(config)]
+    packed = config.data.packing == "segments" and config.data.weights.text > 0
+    return {
+        "schema": 1,
+        "name": config.name,
+        "status": "running",
+        "error": None,
+        "started": now(),
+        "updated": now(),
+        "step": 0,
+        "tokens": 0,
+        "flops": 0.0,
+        "budget": config.budget.to_dict(),
+        "seed": config.seed,
+        "init_from": config.init_from,
+        "git_commit": commit,
+        "git_dirty": dirty,
+        "versions": versions(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "devices": [{"kind": device.device_kind, "platform": device.platform, "count": 1}],
+        "mesh": {"data": 1},
+        "data": data,
+        "parameters": counting.parameters(config.model),
+        "flops_per_token": counting.flops_per_token(config.model, config.data.length),
+        "kv_bytes_per_token": counting.kv_bytes_per_token(config.model, element),
+        "attention_kernel": kernels.kernel_for(
+            config.model, length=config.data.length, platform=device.platform, packed=packed
+        ),
+        "dtype": compute_dtype(config),
+        "wall_time": {"compile": 0.0, "train": 0.0, "eval": 0.0, "total": 0.0},
+        "train_loss": None,
+        "val_loss": None,
+        "best_val_loss": None,
+    }
+
+
+class Record:
+    """run.json of one run directory, rewritten whole at every change."""
+
+    def __init__(self, workdir: Path, values: dict[str, Any]) -> None:
+        self.path = workdir / "run.json"
+        self.values = values
+
+    def update(self, **values: Any) -> None:
+        """Sets fields and writes the file."""
+        self.values |= values | {"updated": now()}
+        write_json(self.path, self.values)

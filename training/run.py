@@ -1,0 +1,80 @@
+"""Opening a run directory: its config, its model, its tokenizer, its data."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data import corpora, tokenizers
+from ml_collections import ConfigDict
+
+from configs import fields, validate
+from configs.errors import UserError
+from training import step as steps
+from training.checkpoint import Checkpoints, newest
+from training.files import read_json
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model as its run directory holds it.
+
+    Attributes:
+        config: resolved, every field.
+        graphdef: the NNX graph; `nnx.merge(graphdef, params)` is the model.
+        params: float32 parameters of `step`.
+        tokenizer: the run's own, or None where it read no text.
+    """
+
+    workdir: Path
+    config: ConfigDict
+    graphdef: Any
+    params: Any
+    tokenizer: Any
+    step: int
+
+    def with_model(self, model: ConfigDict) -> "Run":
+        """Returns the run with another model config over the same parameters (another RoPE scaling, say)."""
+        config = fields.from_dict(fields.to_dict(self.config))
+        config.model = model
+        return dataclasses.replace(self, config=config, graphdef=steps.abstract(config).graphdef)
+
+
+def load_config(workdir: str | Path) -> ConfigDict:
+    """Returns a run directory's resolved config.
+
+    Raises:
+        UserError: it is no run directory, or its config.json does not fit this version's schema.
+    """
+    path = Path(workdir) / "config.json"
+    if not path.exists():
+        raise UserError(f"{workdir}: is not a run directory (no config.json)")
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: must hold a JSON object")
+    return fields.from_dict(values, source=str(path))
+
+
+def load(workdir: str | Path, step: int | None = None) -> Run:
+    """Restores a run directory: the newest checkpoint, or the one of `step`.
+
+    Raises:
+        UserError: no run directory, no (such) checkpoint, or a config that does not fit the schema.
+    """
+    workdir = Path(workdir)
+    config = load_config(workdir)
+    step = newest(workdir, step)
+    shapes = steps.abstract(config)
+    checkpoints = Checkpoints(workdir, read_only=True)
+    try:
+        params = checkpoints.restore_params(step, shapes.params)
+    finally:
+        checkpoints.close()
+    folder = workdir / "tokenizer"
+    tokenizer = tokenizers.restore(folder) if folder.exists() else None
+    return Run(workdir, config, shapes.graphdef, params, tokenizer, step)
+
+
+def open_data(config: ConfigDict) -> Any:
+    """Returns the corpus a config reads, prepared if need be, or None where it reads no text."""
+    return corpora.open_corpus(config.data) if validate.uses(config, "text") else None

@@ -1,0 +1,178 @@
+"""The training step: one jitted function of (parameters, optimizer state, batch, learning rate, key).
+
+It is `jax.jit` over the split state of NNX modules, with donated buffers. Compiled programs are kept by everything
+that shapes them, the seed and the learning rate left out, so that a second seed of an arm compiles nothing.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+from ml_collections import ConfigDict
+
+from configs import fields
+from models import Transformer
+from training import optimizer as optimizers
+from training.loss import loss_sum, token_losses
+
+Batch = Mapping[
+    str, Any
+]  # tokens, targets int32 [B, T], weights float32 [B, T]; maybe positions, segments int32 [B, T]
+Params = Any
+OptState = Any
+
+
+@dataclass(frozen=True)
+class Abstract:
+    """A model without its numbers: the NNX graph, and its parameters and optimizer state as shapes."""
+
+    graphdef: Any
+    params: Params
+    opt_state: OptState
+
+
+def abstract(config: ConfigDict) -> Abstract:
+    """Returns the shapes of a resolved config's model and optimizer, made without allocating them."""
+    model = nnx.eval_shape(lambda: Transformer(config.model, rngs=nnx.Rngs(0)))
+    graphdef, params = nnx.split(model)
+    opt_state = jax.eval_shape(optimizers.make(config.optimizer).init, params)
+    return Abstract(graphdef, params, opt_state)
+
+
+def step_function(config: ConfigDict) -> Any:
+    """Returns `step(params, opt_state, batch, learning_rate, key) -> (params, opt_state, loss, grad_norm)`.
+
+    The loss is the mean over the batch's weights, in nats per token, without the z-loss; the gradient's norm is that
+    before clipping. Micro-batches are summed, weighted by tokens. A batch of padding alone has loss 0 and gradient 0.
+    """
+    graphdef = abstract(config).graphdef
+    transform = optimizers.make(config.optimizer)
+    z_loss, micro_batches = config.optimizer.z_loss, config.data.micro_batches
+    dropout = config.model.dropout > 0
+
+    def losses(params: Params, batch: Batch, key: Array) -> tuple[Array, Array]:
+        model = nnx.merge(graphdef, params)
+        logits = model(
+            batch["tokens"], batch.get("positions"), batch.get("segments"), dropout_key=key if dropout else None
+        )
+        return loss_sum(logits, batch["targets"], batch["weights"], z_loss)
+
+    gradient = jax.value_and_grad(losses, has_aux=True)
+
+    def accumulated(params: Params, batch: Batch, key: Array) -> tuple[Array, Params]:
+        if micro_batches == 1:
+            (_, plain), grads = gradient(params, batch, key)
+            return plain, grads
+        parts = jax.tree.map(lambda x: x.reshape(micro_batches, -1, *x.shape[1:]), dict(batch))
+
+        def add(carry: tuple[Array, Params], part: tuple[Batch, Array]) -> tuple[tuple[Array, Params], None]:
+            (_, plain), grads = gradient(params, *part)
+            return jax.tree.map(jnp.add, carry, (plain, grads)), None
+
+        zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+        return jax.lax.scan(add, zero, (parts, jax.random.split(key, micro_batches)))[0]
+
+    def step(params: Params, opt_state: OptState, batch: Batch, learning_rate: Array, key: Array) -> Any:
+        total = jnp.maximum(jnp.sum(batch["weights"]), 1e-9)
+        plain, grads = accumulated(params, batch, key)
+        grads = jax.tree.map(lambda g: g / total, grads)
+        with jax.named_scope("optimizer"):
+            norm = optimizers.global_norm(grads)
+            updates, opt_state = transform.update(grads, opt_state, params)
+            params = optimizers.apply(params, updates, learning_rate)
+        return params, opt_state, plain / total, norm
+
+    return step
+
+
+def shaping(config: ConfigDict) -> str:
+    """Returns a key of everything in a config that shapes its compiled programs."""
+    wanted = fields.to_dict(config)
+    rate_free = {k: v for k, v in wanted["optimizer"].items() if k in PROGRAM_OPTIMIZER}
+    return json.dumps([wanted["model"], rate_free, wanted["data"]["micro_batches"]], sort_keys=True)
+
+
+PROGRAM_OPTIMIZER = ("beta1", "beta2", "eps", "weight_decay", "clip_norm", "z_loss")
+
+
+@lru_cache(maxsize=16)
+def _jitted(key: str, text: str) -> Any:
+    config = fields.from_dict(json.loads(text))
+    return jax.jit(step_function(config), donate_argnums=(0, 1))
+
+
+def jitted(config: ConfigDict) -> Any:
+    """Returns the jitted step of a resolved config; equal programs share one function."""
+    key = shaping(config)
+    if key not in _TEXTS:
+        _TEXTS[key] = json.dumps(fields.to_dict(config))
+    return _jitted(key, _TEXTS[key])
+
+
+_TEXTS: dict[str, str] = {}
+_COMPILED: dict[tuple[str, Any], Any] = {}
+
+
+def batch_shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns a batch's shapes and types."""
+    return {name: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype) for name, x in sorted(batch.items())}
+
+
+def lower(config: ConfigDict, batch: Batch | None = None) -> jax.stages.Lowered:
+    """Lowers the training step of a resolved config for shapes alone; nothing is allocated.
+
+    Args:
+        config: resolved, `model.vocab_size` set.
+        batch: an example, for its shapes; by default the main setting's tokens, targets and weights.
+    """
+    shapes = abstract(config)
+    if batch is None:
+        rows = (config.data.batch_size, config.data.length)
+        whole, real = jax.ShapeDtypeStruct(rows, jnp.int32), jax.ShapeDtypeStruct(rows, jnp.float32)
+        batch = {"tokens": whole, "targets": whole, "weights": real}
+        if config.data.packing == "segments" and config.data.weights.text > 0:
+            batch |= {"positions": whole, "segments": whole}
+    else:
+        batch = batch_shapes(batch)
+    rate = jax.ShapeDtypeStruct((), jnp.float32)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return jitted(config).lower(shapes.params, shapes.opt_state, batch, rate, key)
+
+
+def compiled(config: ConfigDict, batch: Batch) -> tuple[Any, float]:
+    """Returns (the compiled step for this batch's shapes, seconds it took to compile: 0 if it was known)."""
+    shapes = tuple((name, s.shape, str(s.dtype)) for name, s in batch_shapes(batch).items())
+    key = (shaping(config), shapes)
+    if key in _COMPILED:
+        return _COMPILED[key], 0.0
+    start = time.perf_counter()
+    _COMPILED[key] = lower(config, batch).compile()
+    while len(_COMPILED) > 32:
+        _COMPILED.pop(next(iter(_COMPILED)))
+    return _COMPILED[key], time.perf_counter() - start
+
+
+@lru_cache(maxsize=32)
+def _loss_function(text: str) -> Any:
+    graphdef = abstract(fields.from_dict(json.loads(text))).graphdef
+
+    def losses(params: Params, batch: Batch) -> Array:
+        model = nnx.merge(graphdef, params)
+        logits = model(batch["tokens"], batch.get("positions"), batch.get("segments"))
+        return token_losses(logits, batch["targets"])
+
+    return jax.jit(losses)
+
+
+def loss_function(config: ConfigDict) -> Any:
+    """Returns the jitted `losses(params, batch) -> [B, T]` in nats, float32, without dropout; kept by model."""
+    plain = fields.from_dict({"model": fields.to_dict(config)["model"]})
+    return _loss_function(json.dumps(fields.to_dict(plain), sort_keys=True))

@@ -1,0 +1,382 @@
+"""The training loop: one config in, one run directory out, and the same directory again continues it exactly."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import data as data_room
+import filelock
+import jax
+import numpy as np
+from data import pipeline, tokenizers
+from flax import nnx
+from ml_collections import ConfigDict
+
+from configs import fields, validate
+from configs.errors import ConfigError, UserError
+from models import Transformer, counting
+from training import optimizer as optimizers
+from training import record as records
+from training import run as runs
+from training import schedule, step, validation
+from training.budget import Budget, Spent
+from training.checkpoint import Checkpoints, flat, newest
+from training.compilation import enable_cache
+from training.files import read_json, write_json
+from training.metrics import Console, MetricsLog
+from training.rng import root_key
+
+# Fields that change what is written beside a run, not the run; they may differ when a run is continued.
+FREE = ("name", "log.", "eval.", "checkpoint.", "data.cache_dir", "data.workers", "data.prefetch")
+
+
+class Diverged(Exception):
+    """The loss is no longer a finite number."""
+
+
+class Preempted(Exception):
+    """The run was told to stop; what it had is saved. `signal` is the signal's number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.signal = number
+
+
+def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> dict[str, Any]:
+    """Trains a config into a run directory, or continues the one that is there.
+
+    Args:
+        config: as a config file gives it, or resolved.
+        workdir: made if absent. A finished run is left as it is.
+        quiet: no progress output.
+
+    Returns:
+        run.json's content; its `status` is done, diverged or preempted.
+
+    Raises:
+        UserError: the config is refused, the directory holds another run, or somebody else is training there.
+    """
+    config = validate.resolve(config)
+    workdir = Path(workdir).absolute()
+    enable_cache()
+    workdir.mkdir(parents=True, exist_ok=True)
+    with exclusive(workdir):
+        return _Training(config, workdir, quiet).run()
+
+
+@contextmanager
+def exclusive(workdir: Path) -> Iterator[None]:
+    """Holds a run directory for this process; the lock goes with the process, however it ends.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    lock = filelock.FileLock(workdir / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise UserError(f"{workdir}: another process is training there") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Collects SIGTERM and SIGINT instead of dying of them; a second one of the same kind is not waited for."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+
+    def catch(number: int, _: Any) -> None:
+        if number in caught:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        caught.append(number)
+
+    before = {number: signal.signal(number, catch) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Training:
+    """One call of `train`: what the loop reads and writes, in one place."""
+
+    def __init__(self, config: ConfigDict, workdir: Path, quiet: bool) -> None:
+        self.workdir, self.quiet = workdir, quiet
+        self.started = time.perf_counter()
+        self.compile_seconds = self.eval_seconds = 0.0
+        self.before: dict[str, Any] = {}
+        self.config = config
+
+    def run(self) -> dict[str, Any]:
+        """Prepares, trains, and records how it ended."""
+        finished = self._finished()
+        if finished is not None:
+            return finished
+        self._prepare()
+        try:
+            self._start()
+            with stop_signals() as caught, self.console:
+                self._loop(caught)
+        except Diverged as error:
+            self._end("diverged", str(error))
+        except Preempted as error:
+            self._end("preempted", str(error))
+        except UserError as error:
+            self._end("failed", str(error))
+            raise
+        except BaseException as error:
+            self._end("failed", f"{type(error).__name__}: {error}".splitlines()[0])
+            raise
+        else:
+            self._end("done", None)
+        return self.record.values
+
+    def _finished(self) -> dict[str, Any] | None:
+        """Compares with what the directory holds; returns run.json if there is nothing left to do."""
+        if not (self.workdir / "config.json").exists():
+            return None
+        here = fields.flatten(runs.load_config(self.workdir))
+        wanted = fields.flatten(self.config)
+        if wanted["model.vocab_size"] is None:
+            wanted["model.vocab_size"] = here["model.vocab_size"]
+        other = [name for name in wanted if wanted[name] != here[name] and not name.startswith(FREE)]
+        if other:
+            told = ", ".join(f"{name} is {here[name]!r} there and {wanted[name]!r} here" for name in other[:5])
+            raise UserError(f"{self.workdir}: holds a run of another config ({told}); choose another --workdir")
+        path = self.workdir / "run.json"
+        self.before = read_json(path) if path.exists() else {}
+        return self.before if self.before.get("status") == "done" else None
+
+    def _prepare(self) -> None:
+        """Opens the data, completes and writes the config; nothing on a device yet."""
+        config = self.config
+        self.corpus = runs.open_data(config)
+        self.tokenizer = tokenizers.load(config.data, self.corpus) if self.corpus is not None else None
+        needed = self.tokenizer.vocab_size if self.tokenizer else 0
+        if config.model.vocab_size is None:
+            mqar = config.data.mqar.vocab_size if validate.uses(config, "mqar") else 0
+            config.model.vocab_size = max(needed, mqar)
+        if config.model.vocab_size < needed:
+            raise ConfigError(f"model.vocab_size = {config.model.vocab_size}: the tokenizer has {needed} tokens")
+        self.stream = pipeline.TrainStream(config, self.tokenizer, self.corpus)
+        self.stages = pipeline.stages(config)
+        per_token = [counting.flops_per_token(config.model, stage.length)["value"] for stage in self.stages]
+        self.flops_per_token = per_token
+        self.budget = Budget(config.budget.kind, config.budget.amount, self.stages, per_token)
+        self.rate = schedule.learning_rate(config.optimizer, self.budget)
+        fingerprint = data_room.fingerprint(config, self.corpus, self.tokenizer)
+        known = self.before.get("data", {}).get("fingerprint")
+        if known not in (None, fingerprint["fingerprint"]):
+            raise UserError(f"{self.workdir}: was trained on other data (fingerprint {known} there)")
+        self.record = records.Record(self.workdir, records.describe(config, fingerprint))
+        if self.before:
+            self.record.values["started"] = self.before.get("started", self.record.values["started"])
+        write_json(self.workdir / "config.json", fields.to_dict(config))
+        if self.tokenizer is not None:
+            self.tokenizer.save(self.workdir / "tokenizer")
+        self.record.update()
+
+    def _start(self) -> None:
+        """Makes or restores the training state."""
+        config = self.config
+        shapes = step.abstract(config)
+        self.checkpoints = Checkpoints(self.workdir, config.checkpoint.keep)
+        self.spent, self.pending, self.best = Spent(), [], None
+        self.val_loss: float | None = None
+        found = self.checkpoints.steps()
+        self.console = Console(config.name or self.workdir.name, self.quiet)
+        if found:
+            self.params, self.opt_state, meta = self.checkpoints.restore(found[-1], shapes.params, shapes.opt_state)
+            self._resume(meta)
+        else:
+            self.params = self._initial(shapes)
+            self.opt_state = jax.jit(optimizers.make(config.optimizer).init)(self.params)
+        self.validate = validation.validator(config, self.tokenizer, self.corpus)
+        self.log = MetricsLog(self.workdir, self.spent.steps, config.log.tensorboard)
+        self.peak = records.peak(jax.devices()[0].device_kind)
+
+    def _initial(self, shapes: step.Abstract) -> Any:
+        if self.config.init_from:
+            return self._inherited(shapes)
+        model = self.config.model
+        make = jax.jit(lambda: nnx.split(Transformer(model, rngs=nnx.Rngs(root_key(self.config.seed))))[1])
+        return make()
+
+    def _inherited(self, shapes: step.Abstract) -> Any:
+        """Takes the parameters of `init_from`; every shape must fit."""
+        source = self.config.init_from
+        at = newest(source)
+        checkpoints = Checkpoints(source, read_only=True)
+        try:
+            there = checkpoints.shapes(at)
+            wanted = {name: tuple(x.shape) for name, x in flat(shapes.params).items()}
+            for name in sorted(there.keys() | wanted.keys()):
+                if there.get(name) != wanted.get(name):
+                    raise ConfigError(
+                        f"init_from = {source!r}: its {name} has shape {there.get(name, 'nothing')}, this model's has "
+                        f"{wanted.get(name, 'nothing')}"
+                    )
+            return checkpoints.restore_params(at, shapes.params)
+        finally:
+            checkpoints.close()
+
+    def _resume(self, meta: dict[str, Any]) -> None:
+        self.spent = Spent(**meta["spent"])
+        self.pending, self.best, self.val_loss = meta["pending"], meta["best_val_loss"], meta["val_loss"]
+        self.compile_seconds, self.eval_seconds = meta["compile_seconds"], meta["eval_seconds"]
+        self.stream.set_state(meta["data"])
+        self.console.say(f"continuing at step {self.spent.steps}")
+
+    def _loop(self, caught: list[int]) -> None:
+        """Steps until the budget is spent; everything that is not a step happens at multiples of its interval."""
+        config, key = self.config, root_key(self.config.seed)
+        self.window = (time.perf_counter(), 0)
+        clocked = config.budget.kind == "seconds"
+        while not self.budget.finished(self.spent):
+            if caught:
+                self._flush()
+                self._save(self.val_loss)
+                raise Preempted(caught[0])
+            batch = next(self.stream)
+            program = self._program(batch)
+            began = time.perf_counter()
+            rows, length = batch["tokens"].shape
+            update = self.spent.steps + 1
+            rate = self.rate(update, self.budget.progress(self.spent))
+            self.params, self.opt_state, loss, norm = program(
+                self.params, self.opt_state, batch, np.float32(rate), jax.random.fold_in(key, update)
+            )
+            if clocked:
+                loss.block_until_ready()
+            self.pending.append(loss)
+            self._spend(rows * length, time.perf_counter() - began)
+            self._between(rate, norm, length)
+
+    def _program(self, batch: Any) -> Any:
+        program, seconds = step.compiled(self.config, batch)
+        if seconds:
+            self.compile_seconds += seconds
+            self._drop_window()
+        return program
+
+    def _spend(self, tokens: int, seconds: float) -> None:
+        flops = tokens * self.flops_per_token[self.stream.stage]
+        spent = self.spent
+        self.spent = Spent(spent.steps + 1, spent.tokens + tokens, spent.flops + flops, spent.seconds + seconds)
+        self.window = (self.window[0], self.window[1] + tokens)
+
+    def _between(self, rate: float, norm: jax.Array, length: int) -> None:
+        """After a step: metrics, validation, checkpoint, each at its interval and at the end."""
+        config, at = self.config, self.spent.steps
+        last = self.budget.finished(self.spent)
+
+        def due(every: int) -> bool:
+            return last or (every > 0 and at % every == 0)
+
+        evaluated, saved = due(config.eval.every_steps), due(config.checkpoint.every_steps)
+        if not (due(config.log.every_steps) or evaluated or saved):
+            return
+        self._flush()
+        if evaluated:
+            self._evaluate()
+        if due(config.log.every_steps) or evaluated:
+            self._write_metrics(rate, float(norm), length, evaluated, last)
+        if saved:
+            self._save(self.val_loss if evaluated else None)
+
+    def _flush(self) -> None:
+        """Reads the losses that are still on the device; the first that is not finite ends the run.
+
+        Raises:
+            Diverged: naming the step.
+        """
+        values = [float(loss) for loss in self.pending]
+        first = self.spent.steps - len(values) + 1
+        for offset, value in enumerate(values):
+            if not np.isfinite(value):
+                raise Diverged(f"the training loss became {value} at step {first + offset}")
+        self.pending = values
+
+    def _evaluate(self) -> None:
+        start = time.perf_counter()
+        self.val_loss = self.validate(self.params)
+        if np.isfinite(self.val_loss):
+            self.best = self.val_loss if self.best is None else min(self.best, self.val_loss)
+        self.eval_seconds += time.perf_counter() - start
+        self.eval_window = time.perf_counter() - start
+
+    def _write_metrics(self, rate: float, norm: float, length: int, evaluated: bool, last: bool) -> None:
+        elapsed = time.perf_counter() - self.window[0] - (self.eval_window if evaluated else 0.0)
+        speed = self.window[1] / max(elapsed, 1e-9)
+        spent = self.spent
+        line: dict[str, Any] = {
+            "step": spent.steps,
+            "tokens": spent.tokens,
+            "flops": spent.flops,
+            "stage": self.stream.stage,
+            "length": length,
+            "train_loss": float(np.mean(self.pending)),
+            "learning_rate": rate,
+            "grad_norm": norm,
+            "tokens_per_second": speed,
+        }
+        if self.peak:
+            line["mfu"] = speed * self.flops_per_token[self.stream.stage] / self.peak
+        if evaluated:
+            line["val_loss"] = self.val_loss
+        self.log.write(line)
+        self.pending = []
+        self.console.show(line, self.budget.progress(spent), last)
+        self.record.update(
+            step=spent.steps,
+            tokens=spent.tokens,
+            flops=spent.flops,
+            train_loss=line["train_loss"],
+            val_loss=self.val_loss,
+            best_val_loss=self.best,
+            wall_time=self._wall_time(),
+        )
+        self._drop_window()
+
+    def _drop_window(self) -> None:
+        self.window = (time.perf_counter(), 0)
+
+    def _wall_time(self) -> dict[str, float]:
+        total = self.before.get("wall_time", {}).get("total", 0.0) + time.perf_counter() - self.started
+        parts = {"compile": self.compile_seconds, "train": self.spent.seconds, "eval": self.eval_seconds}
+        return {**parts, "total": total}
+
+    def _save(self, val_loss: float | None) -> None:
+        self.log.sync()
+        meta = {
+            "spent": vars(self.spent),
+            "pending": self.pending,
+            "best_val_loss": self.best,
+            "val_loss": self.val_loss,
+            "compile_seconds": self.compile_seconds,
+            "eval_seconds": self.eval_seconds,
+            "rng": {"seed": self.config.seed, "step": self.spent.steps},
+            "data": self.stream.get_state(),
+        }
+        self.checkpoints.save(self.spent.steps, self.params, self.opt_state, meta, val_loss)
+
+    def _end(self, status: str, error: str | None) -> None:
+        """Waits for the checkpoint that is being written, closes, and records how the run ended."""
+        for part in ("checkpoints", "log"):
+            if hasattr(self, part):
+                getattr(self, part).close()
+        if hasattr(self, "spent"):
+            self.record.update(step=self.spent.steps, tokens=self.spent.tokens, flops=self.spent.flops)
+        self.record.update(status=status, error=error, wall_time=self._wall_time())

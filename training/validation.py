@@ -1,0 +1,40 @@
+"""The validation loss while training: the same tokens at every call, whatever the batch size."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from data import mqar, pipeline
+from ml_collections import ConfigDict
+
+from configs import validate
+from training import step as steps
+
+MQAR_ROWS = 256
+
+
+def batches(config: ConfigDict, tokenizer: Any, corpus: Any) -> list[dict[str, np.ndarray]]:
+    """Returns the validation batches of the main setting: text where the run reads it, else key-value recall."""
+    rows = config.eval.batch_size
+    if corpus is not None and validate.uses(config, "text"):
+        found = pipeline.validation(
+            config, tokenizer, corpus, length=config.data.length, batch_size=rows, max_tokens=config.eval.tokens
+        )
+        return list(found)
+    return list(mqar.evaluation(config, length=config.data.length, batch_size=rows, rows=MQAR_ROWS))
+
+
+def validator(config: ConfigDict, tokenizer: Any, corpus: Any) -> Callable[[Any], float]:
+    """Returns `validation_loss(params)` in nats per token over `eval.tokens` tokens of the validation split."""
+    losses = steps.loss_function(config)
+    ready = batches(config, tokenizer, corpus)
+
+    def loss(params: Any) -> float:
+        total, weight = 0.0, 0.0
+        for batch in ready:
+            found = np.asarray(losses(params, batch), np.float64)
+            total += float(np.sum(found * batch["weights"]))
+            weight += float(np.sum(batch["weights"], dtype=np.float64))
+        return total / max(weight, 1e-9)
+
+    return loss
