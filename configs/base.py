@@ -48,6 +48,7 @@ def _model() -> ConfigDict:
     model.tie_embeddings = True  # the output matrix is the embedding's transpose
     model.logit_soft_cap = placeholder(float)  # output logits become cap * tanh(logits / cap); unset: none
     model.dropout = 0.0  # rate in [0, 1) on the embedding and on each residual branch
+    model.init = "truncated_normal"  # of every weight matrix: truncated_normal (at two deviations) or normal
     model.init_std = placeholder(float)  # of every weight matrix; unset: 1/sqrt(fan-in); residual outputs / sqrt(2 L)
     model.dtype = "auto"  # compute: float32, bfloat16, or auto (float32 on the CPU, bfloat16 elsewhere)
     model.scan_layers = "auto"  # one compiled layer for all: yes, no, or auto (yes on accelerators, no on the CPU)
