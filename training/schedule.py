@@ -26,7 +26,7 @@ def shape(optimizer: ConfigDict, warmup: int, total: int) -> Callable[[float], f
         if not warmup:
             return optax.cosine_decay_schedule(peak, total, optimizer.final_share)
         return optax.warmup_cosine_decay_schedule(0.0, peak, warmup, total, end)
-    start = max(warmup, round(total * (1 - optimizer.decay_share)))
+    start = max(warmup, min(total - 1, round(total * (1 - optimizer.decay_share))))
     fall = optax.linear_schedule(peak, end, max(1, total - start))
     return optax.join_schedules([rise, optax.constant_schedule(peak), fall], [warmup, start])
 

@@ -23,9 +23,8 @@ from models import Transformer
 from training import optimizer as optimizers
 from training.loss import loss_sum, token_losses
 
-Batch = Mapping[
-    str, Any
-]  # tokens, targets int32 [B, T], weights float32 [B, T]; maybe positions, segments int32 [B, T]
+# tokens, targets int32 [B, T], weights float32 [B, T]; maybe positions, segments int32 [B, T]
+Batch = Mapping[str, Any]
 Params = Any
 OptState = Any
 

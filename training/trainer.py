@@ -1,5 +1,6 @@
 """The training loop: one config in, one run directory out, and the same directory again continues it exactly."""
 
+import dataclasses
 import os
 import signal
 import threading
@@ -302,7 +303,9 @@ class _Training:
         Raises:
             Diverged: naming the step.
         """
+        began = time.perf_counter()
         values = [float(loss) for loss in self.pending]
+        self.spent = dataclasses.replace(self.spent, seconds=self.spent.seconds + time.perf_counter() - began)
         first = self.spent.steps - len(values) + 1
         for offset, value in enumerate(values):
             if not np.isfinite(value):

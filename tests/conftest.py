@@ -1,0 +1,9 @@
+"""What every test shares: a compilation cache, so that a second run of the tests is quick."""
+
+import os
+import tempfile
+from pathlib import Path
+
+# Before JAX is imported anywhere. One folder for all workers of one user; corpora and compiled programs are shared.
+os.environ.setdefault("ABLAX_CACHE", str(Path(tempfile.gettempdir()) / f"ablax-tests-{os.getuid()}"))
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
