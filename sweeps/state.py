@@ -1,0 +1,237 @@
+"""The sweep directory: sweep.json, `runs/<arm>/seed<k>/`, and who may work in it. No JAX.
+
+Everything a launcher must remember is in these files, so that any launcher can go on where another stopped:
+`sweep.json` says what is wanted, each run's own files say how far it is (`sweeps/standing.py`).
+"""
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from configs import fields
+from configs.errors import ConfigError, UserError
+from sweeps import standing
+from sweeps.expand import Run, Sweep
+from training.files import read_json, write_json
+
+SCHEMA = 1
+PRIVATE = ".sweep"  # locks and the workers' own output
+
+
+def run_dir(directory: Path, arm: str, seed: int) -> Path:
+    """Returns where a run lies."""
+    return directory / "runs" / arm / f"seed{seed}"
+
+
+@contextlib.contextmanager
+def launching(directory: Path) -> Iterator[None]:
+    """Holds the sweep directory for one launcher; the lock ends with the process, however it ends.
+
+    Raises:
+        UserError: another launcher holds it.
+    """
+    private = directory / PRIVATE
+    try:
+        private.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out={directory}: cannot be made: {error.strerror}") from error
+    lock, owner = filelock.FileLock(private / "launch.lock"), private / "launch.json"
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise UserError(f"{directory}: another launcher is at work here{_owner(owner)}; it must end first") from None
+    try:
+        write_json(owner, {"pid": os.getpid(), "host": socket.gethostname()})
+        yield
+    finally:
+        owner.unlink(missing_ok=True)
+        lock.release()
+
+
+def _owner(path: Path) -> str:
+    try:
+        who = json.loads(path.read_text(encoding="utf-8"))
+        return f" (process {who['pid']} on {who['host']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def run_lock(directory: Path, arm: str, seed: int) -> filelock.BaseFileLock:
+    """Returns the lock that a worker holds while it works on a run."""
+    folder = directory / PRIVATE / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    return filelock.FileLock(folder / f"{arm}.seed{seed}.lock")
+
+
+@dataclass(frozen=True)
+class Change:
+    """What taking up a sweep changed: arms that are new, and arms that are no longer in the file (their runs stay)."""
+
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+
+def take_up(directory: Path, sweep: Sweep, now: str) -> Change:
+    """Writes sweep.json, after making sure that nothing on disk contradicts it.
+
+    Raises:
+        UserError: the directory holds another sweep, or a run.
+        ConfigError: runs on disk have another config than the sweep asks for; the fields are named, nothing is changed.
+    """
+    if (directory / "run.json").exists():
+        raise UserError(f"--out={directory}: is a run directory; a sweep needs a folder of its own")
+    path = directory / "sweep.json"
+    earlier = read(directory) if path.exists() else {}
+    if earlier and earlier.get("name") != sweep.name:
+        raise UserError(
+            f"--out={directory}: holds the sweep {earlier.get('name')}, not {sweep.name}; choose another folder"
+        )
+    problems = contradictions(directory, sweep.runs())
+    if problems:
+        raise ConfigError(problems)
+    write_json(path, describe(sweep, created=earlier.get("created") or now, updated=now))
+    before = [arm["name"] for study in earlier.get("studies", []) for arm in study["arms"]]
+    after = [arm.name for study in sweep.studies for arm in study.arms]
+    return Change(
+        added=tuple(name for name in after if name not in before) if earlier else (),
+        dropped=tuple(name for name in before if name not in after),
+    )
+
+
+def describe(sweep: Sweep, created: str, updated: str) -> dict[str, Any]:
+    """Returns sweep.json's content."""
+    studies = [
+        {
+            "name": study.name,
+            "title": study.title,
+            "question": study.question,
+            "base": study.base,
+            "baseline": study.baseline,
+            "evals": list(study.evals),
+            "seeds": list(study.seeds),
+            "arms": [
+                {
+                    "name": arm.name,
+                    "overrides": arm.overrides,
+                    "varied": arm.varied,
+                    "config": fields.to_dict(arm.config),
+                }
+                for arm in study.arms
+            ],
+        }
+        for study in sweep.studies
+    ]
+    return {
+        "schema": SCHEMA,
+        "name": sweep.name,
+        "title": sweep.title,
+        "file": sweep.file,
+        "text": sweep.text,
+        "command_line": sweep.overrides,
+        "created": created,
+        "updated": updated,
+        "studies": studies,
+    }
+
+
+def read(directory: Path) -> dict[str, Any]:
+    """Returns sweep.json.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    path = directory / "sweep.json"
+    if not path.exists():
+        hint = ": no such folder" if not directory.is_dir() else ": is not a sweep directory (no sweep.json)"
+        raise UserError(f"{directory}{hint}")
+    value = read_json(path)
+    if not isinstance(value, dict) or not isinstance(value.get("studies"), list):
+        raise UserError(f"{path}: is not a sweep's description")
+    return value
+
+
+def contradictions(directory: Path, runs: list[Run]) -> list[str]:
+    """Returns a line for each arm whose runs on disk were made with another config, naming the fields."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for run in runs:
+        path = run_dir(directory, run.arm, run.seed) / "config.json"
+        if not path.exists():
+            continue
+        changed = differences(read_json(path), run.config)
+        if changed:
+            found.setdefault((run.arm, "; ".join(changed)), []).append(run.seed)
+    return [
+        f"runs/{arm} (seed {', '.join(map(str, seeds))}): on disk with another config: {changed}. Give the arm another "
+        "name, use another --out, or remove these runs"
+        for (arm, changed), seeds in found.items()
+    ]
+
+
+def differences(on_disk: Any, wanted: Any) -> list[str]:
+    """Returns what differs between a run's config.json and the config wanted now, a phrase a field.
+
+    A field that the file lacks (an older version's) counts as its default. `model.vocab_size` is filled in from the
+    tokenizer by the training, so an unset one agrees with any.
+    """
+    try:
+        before = fields.flatten(fields.from_dict(on_disk))
+    except (ConfigError, AttributeError, TypeError) as error:
+        return [f"config.json cannot be read: {' '.join(str(error).splitlines()[:1])}"]
+    after = fields.flatten(wanted)
+    return [
+        f"{name} was {_plain(before[name])!r}, now {_plain(value)!r}"
+        for name, value in after.items()
+        if _plain(before[name]) != _plain(value) and not (name == "model.vocab_size" and value is None)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value as JSON would give it back, so that tuples and lists compare."""
+    return json.loads(json.dumps(value, default=lambda node: node.to_dict()))
+
+
+def mark(workdir: Path, **values: Any) -> None:
+    """Sets fields of a run's run.json, which need not exist yet; for what the trainer itself can no longer write."""
+    path = workdir / "run.json"
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = {"schema": SCHEMA}
+    write_json(path, {**before, **values})
+
+
+def listed(directory: Path) -> list[tuple[str, str, int, tuple[str, ...], Mapping[str, Any]]]:
+    """Returns (study, arm, seed, evaluations, the arm's config) of every run that sweep.json asks for."""
+    return [
+        (study["name"], arm["name"], seed, tuple(study.get("evals") or ()), arm["config"])
+        for study in read(directory)["studies"]
+        for arm in study["arms"]
+        for seed in study["seeds"]
+    ]
+
+
+def standings(directory: Path) -> dict[str, standing.Standing]:
+    """Returns how every run of a sweep directory stands, by its key `<arm>/seed<k>`."""
+    return {
+        f"{arm}/seed{seed}": standing.read(run_dir(directory, arm, seed), evals, total_steps(config))
+        for _, arm, seed, evals, config in listed(directory)
+    }
+
+
+def total_steps(config: Mapping[str, Any]) -> int | None:
+    """Returns the steps of a run whose budget is given in steps."""
+    budget = config["budget"]
+    return round(budget["amount"]) if budget["kind"] == "steps" else None
+
+
+def relative(path: Path) -> str:
+    """Returns a path for messages: from the working directory where it lies below it."""
+    path, here = path.resolve(), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
