@@ -146,6 +146,11 @@ def alive(run: Mapping[str, Any], workdir: Path) -> bool:
         return True
 
 
+def now() -> str:
+    """Returns the time in UTC, ISO 8601."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
 def timestamp(text: Any) -> float:
     """Returns an ISO time as seconds since 1970; 0 where it is none."""
     try:

@@ -1,0 +1,217 @@
+"""What one worker process does: trains a run and evaluates it, one job after the other, JAX imported once.
+
+This module imports no JAX: the environment that divides cores and devices must be set before JAX starts.
+"""
+
+import gc
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from configs import fields
+from sweeps import standing, state
+from sweeps.standing import now
+
+TRAIN = "training.trainer:train"
+EVALUATE = "eval.run:evaluate"
+PATIENCE = 120.0  # seconds to wait for a process of an earlier launcher to leave the run
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker runs: its environment (cores, device), and the file for what it says between jobs."""
+
+    index: int
+    env: dict[str, str] = field(default_factory=dict)
+    log: str = os.devnull
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to be trained as far as it is not, then evaluated. Functions are named, `module:function`."""
+
+    directory: str  # the sweep's
+    study: str
+    arm: str
+    seed: int
+    config: dict[str, Any]
+    evals: tuple[str, ...]
+    train: str = TRAIN
+    evaluate: str = EVALUATE
+
+    @property
+    def key(self) -> str:
+        """The run's folder below `runs/`."""
+        return f"{self.arm}/seed{self.seed}"
+
+    @property
+    def workdir(self) -> Path:
+        """The run directory."""
+        return state.run_dir(Path(self.directory), self.arm, self.seed)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: `done`, `diverged`, `preempted`, `failed`, or `busy` (another process has the run)."""
+
+    status: str
+    error: str = ""
+
+
+def serve(connection: Connection, place: Place, parent: int) -> None:
+    """Takes jobs from the connection until it closes. The entry of a worker process."""
+    os.environ.update(place.env)
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()  # Ctrl-C in the terminal reaches the launcher alone, which then tells the workers
+    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    _redirect(Path(place.log))
+    while True:
+        try:
+            job = connection.recv()
+        except (EOFError, OSError):
+            return
+        _redirect(job.workdir / "log.txt")
+        outcome = work(job)
+        gc.collect()
+        _redirect(Path(place.log))
+        try:
+            connection.send(outcome)
+        except OSError:
+            return
+
+
+def _follow(parent: int) -> None:
+    """Ends this process when the launcher is gone, giving the run the time to be saved."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    # The launcher may have sent SIGTERM before it died, and a second one would not be waited for.
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(PATIENCE)
+    os._exit(1)
+
+
+def _redirect(path: Path) -> None:
+    """Sends everything this process prints, from Python and from below it, to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def work(job: Job) -> Outcome:
+    """Trains and evaluates one run; whatever goes wrong ends up in its files and in the outcome, never in an exception.
+
+    A run that is done is not trained again, an evaluation that is there not made again.
+    """
+    print(f"==== {now()} {job.key}, process {os.getpid()}", flush=True)
+    try:
+        with state.run_lock(Path(job.directory), job.arm, job.seed).acquire(timeout=PATIENCE):
+            if not _left_alone(job.workdir):
+                return Outcome("busy", "another process is training it")
+            outcome = _train(job)
+            if outcome.status == "done":
+                _evaluate(job)
+            return outcome
+    except filelock.Timeout:
+        return Outcome("busy", "another process is at work on it")
+
+
+def _left_alone(workdir: Path) -> bool:
+    """Waits until no other process trains here (one that an earlier launcher left behind, saving)."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        run = _run_json(workdir)
+        if run.get("status") != "running" or run.get("pid") == os.getpid() or not standing.alive(run, workdir):
+            return True
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.5)
+
+
+def _run_json(workdir: Path) -> dict[str, Any]:
+    try:
+        value = json.loads((workdir / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _train(job: Job) -> Outcome:
+    workdir = job.workdir
+    before = _run_json(workdir)
+    if before.get("status") in standing.FINISHED:
+        return Outcome(before["status"], str(before.get("error") or ""))
+    try:
+        _function(job.train)(fields.from_dict(job.config), str(workdir))
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            return _ended(workdir, "preempted", "stopped")
+        traceback.print_exc()
+        return _ended(workdir, "failed", _told(error))
+    run = _run_json(workdir)
+    status = run.get("status")
+    if status in ("done", "diverged", "preempted", "failed"):
+        return Outcome(status, str(run.get("error") or ""))
+    return _ended(workdir, "failed", f"training returned with status {status!r}")
+
+
+def _ended(workdir: Path, status: str, error: str) -> Outcome:
+    """Records how the training ended where the trainer did not."""
+    run = _run_json(workdir)
+    if run.get("status") not in ("failed", "preempted", "diverged"):
+        state.mark(workdir, status=status, error=error, updated=now())
+        return Outcome(status, error)
+    return Outcome(run["status"], str(run.get("error") or error))
+
+
+def _told(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _evaluate(job: Job) -> None:
+    """Runs the evaluations that are not there; one that fails is recorded, and the others go on."""
+    for name in job.evals:
+        if (job.workdir / "eval" / f"{name}.json").exists():
+            continue
+        print(f"==== {now()} evaluating: {name}", flush=True)
+        try:
+            _function(job.evaluate)(str(job.workdir), [name])
+        except (Exception, SystemExit) as error:
+            traceback.print_exc()
+            record_eval_error(job.workdir, name, _told(error))
+        else:
+            record_eval_error(job.workdir, name, None)
+
+
+def record_eval_error(workdir: Path, name: str, error: str | None) -> None:
+    """Notes in run.json that an evaluation failed, or (None) that it no longer does; the run stays done."""
+    errors = dict(_run_json(workdir).get("eval_errors") or {})
+    if error is None and name not in errors:
+        return
+    errors.pop(name, None)
+    if error is not None:
+        errors[name] = error
+    state.mark(workdir, eval_errors=errors)
+
+
+def _function(name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
