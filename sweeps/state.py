@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from sweeps.expand import Run, Sweep
 from training.files import read_json, write_json
 
 SCHEMA = 1
+# Fields that change what is written beside a run, not the run; the trainer lets them differ too.
+FREE = ("name", "log.", "checkpoint.", "data.cache_dir", "data.workers", "data.prefetch")
 PRIVATE = ".sweep"  # locks and the workers' own output
 
 
@@ -177,8 +179,8 @@ def contradictions(directory: Path, runs: list[Run]) -> list[str]:
 def differences(on_disk: Any, wanted: Any) -> list[str]:
     """Returns what differs between a run's config.json and the config wanted now, a phrase a field.
 
-    A field that the file lacks (an older version's) counts as its default. `model.vocab_size` is filled in from the
-    tokenizer by the training, so an unset one agrees with any.
+    A field that the file lacks (an older version's) counts as its default, and those of FREE do not count.
+    `model.vocab_size` is filled in from the tokenizer by the training, so an unset one agrees with any.
     """
     try:
         before = fields.flatten(fields.from_dict(on_disk))
@@ -188,7 +190,9 @@ def differences(on_disk: Any, wanted: Any) -> list[str]:
     return [
         f"{name} was {_plain(before[name])!r}, now {_plain(value)!r}"
         for name, value in after.items()
-        if _plain(before[name]) != _plain(value) and not (name == "model.vocab_size" and value is None)
+        if _plain(before[name]) != _plain(value)
+        and not name.startswith(FREE)
+        and not (name == "model.vocab_size" and value is None)
     ]
 
 
@@ -225,13 +229,13 @@ def standings(directory: Path) -> dict[str, standing.Standing]:
     }
 
 
+def strangers(directory: Path, keys: Sequence[str]) -> list[str]:
+    """Returns the runs on disk that are not among `keys`: of arms or seeds that the sweep no longer has."""
+    found = (path.parent for path in (directory / "runs").glob("*/seed*/run.json"))
+    return sorted(key for path in found if (key := f"{path.parent.name}/{path.name}") not in keys)
+
+
 def total_steps(config: Mapping[str, Any]) -> int | None:
     """Returns the steps of a run whose budget is given in steps."""
     budget = config["budget"]
     return round(budget["amount"]) if budget["kind"] == "steps" else None
-
-
-def relative(path: Path) -> str:
-    """Returns a path for messages: from the working directory where it lies below it."""
-    path, here = path.resolve(), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

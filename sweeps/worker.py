@@ -188,17 +188,16 @@ def _told(error: BaseException) -> str:
 
 def _evaluate(job: Job) -> None:
     """Runs the evaluations that are not there; one that fails is recorded, and the others go on."""
-    for name in job.evals:
-        if (job.workdir / "eval" / f"{name}.json").exists():
-            continue
+    left = [name for name in job.evals if not (job.workdir / "eval" / f"{name}.json").exists()]
+    for name in left:
+        record_eval_error(job.workdir, name, None)  # of an earlier attempt
+    for name in left:
         print(f"==== {now()} evaluating: {name}", flush=True)
         try:
             _function(job.evaluate)(str(job.workdir), [name])
         except (Exception, SystemExit) as error:
             traceback.print_exc()
             record_eval_error(job.workdir, name, _told(error))
-        else:
-            record_eval_error(job.workdir, name, None)
 
 
 def record_eval_error(workdir: Path, name: str, error: str | None) -> None:

@@ -1,0 +1,273 @@
+"""The launcher's loop: what is to be done, where it is done next, what becomes of it. The same for every engine."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from configs import fields
+from sweeps import standing, state
+from sweeps.expand import Run, Sweep
+from sweeps.local import Ended
+from sweeps.standing import Standing, now
+from sweeps.worker import EVALUATE, TRAIN, Job, record_eval_error
+
+TIMED = ("throughput", "profile")  # evaluations that a neighbour's work would disturb
+RESUMPTIONS = 3  # times a run that was stopped by somebody else is taken up again by one launcher
+TICK = 0.5  # seconds between looks at the runs
+GRACE = 180.0  # seconds that runs have to save themselves
+
+
+class Engine(Protocol):
+    """Where jobs run."""
+
+    def free(self) -> list[int]:
+        """Returns the places that could take a job now."""
+
+    def start(self, place: int, job: Job) -> None:
+        """Starts a job at a free place."""
+
+    def ended(self, timeout: float) -> list[Ended]:
+        """Waits for jobs to end, `timeout` seconds at most; returns those that did."""
+
+    def stop(self) -> None:
+        """Tells running jobs to save and end."""
+
+    def close(self) -> None:
+        """Ends everything at once."""
+
+
+class Display(Protocol):
+    """Whom the launcher tells."""
+
+    def update(self, board: dict[str, Standing], phases: dict[str, str]) -> None:
+        """Shows how every run stands; `phases` says what is being done with those at work."""
+
+    def say(self, line: str) -> None:
+        """Tells one line."""
+
+
+@dataclass(frozen=True)
+class Functions:
+    """What workers call, as `module:function`; tests put others here."""
+
+    train: str = TRAIN
+    evaluate: str = EVALUATE
+
+
+@dataclass
+class Summary:
+    """How a sweep ended, runs by their key."""
+
+    failed: dict[str, str] = field(default_factory=dict)
+    diverged: dict[str, str] = field(default_factory=dict)
+    eval_errors: dict[str, dict[str, str]] = field(default_factory=dict)
+    busy: dict[str, str] = field(default_factory=dict)
+    report_error: str = ""
+    stopped_by: int | None = None
+
+    @property
+    def code(self) -> int:
+        """The exit code: 0; 1 where a run, an evaluation or the report failed; 128 + the signal that stopped it."""
+        if self.stopped_by is not None:
+            return 128 + self.stopped_by
+        return 1 if self.failed or self.eval_errors or self.busy or self.report_error else 0
+
+
+@contextmanager
+def signals() -> Iterator[list[int]]:
+    """Collects the signals that ask the launcher to end."""
+    caught: list[int] = []
+
+    def catch(number: int, _: Any) -> None:
+        caught.append(number)
+
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [
+        number for number in map(signal.Signals.__getitem__, names) if signal.getsignal(number) != signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, catch) for number in numbers}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Driver:
+    """One launch of a sweep: runs what is left, keeps the files consistent, tells the display."""
+
+    def __init__(
+        self,
+        directory: Path,
+        sweep: Sweep,
+        engine: Engine,
+        display: Display,
+        *,
+        functions: Functions | None = None,
+        exclusive: bool = False,
+    ) -> None:
+        """Takes the engine with its places; `exclusive`: timed evaluations must have the machine for themselves."""
+        self.directory, self.engine, self.display = directory, engine, display
+        self.functions = functions or Functions()
+        self.runs = {run.key: run for run in sweep.runs()}
+        self.board = {key: self._read(run) for key, run in self.runs.items()}
+        self.last: dict[int, tuple[str, str]] = {}  # place -> the arm whose programs its worker has compiled
+        self.active: dict[int, Job] = {}
+        self.resumed: dict[str, int] = {}
+        self.summary = Summary()
+        self.exclusive = exclusive
+        jobs = [self._job(run, timed=not exclusive) for run in self.runs.values()]
+        self.waiting = [job for job in jobs if job is not None]
+
+    def _read(self, run: Run) -> Standing:
+        workdir = state.run_dir(self.directory, run.arm, run.seed)
+        return standing.read(workdir, run.evals, state.total_steps(run.config.to_dict()))
+
+    def _job(self, run: Run, *, timed: bool) -> Job | None:
+        """Returns what is left to do for a run, or None. Evaluations that failed are tried again."""
+        stands = self.board[run.key]
+        if stands.status == "diverged":
+            return None
+        left = [name for name in run.evals if name in stands.missing or name in stands.eval_errors]
+        evals = tuple(name for name in left if timed or name not in TIMED)
+        if stands.status == "done" and not evals:
+            return None
+        return Job(
+            str(self.directory), run.study, run.arm, run.seed, fields.to_dict(run.config), evals,
+            self.functions.train, self.functions.evaluate,
+        )  # fmt: skip
+
+    def _timed_jobs(self) -> list[Job]:
+        """Returns the timed evaluations that are left, alone: what has failed in this launch is not tried twice."""
+        done = [run for run in self.runs.values() if self.board[run.key].status == "done"]
+        jobs = [job for run in done if (job := self._job(run, timed=True)) is not None]
+        timed = [replace(job, evals=tuple(name for name in job.evals if name in TIMED)) for job in jobs]
+        return [job for job in timed if job.evals]
+
+    def drive(self, caught: list[int]) -> Summary:
+        """Runs everything that is left; `caught` collects the signals that end it early."""
+        self._loop(caught)
+        if self.exclusive and not caught:
+            self.waiting = self._timed_jobs()
+            self._loop(caught, most=1)
+        if caught:
+            self._stop(caught)
+            self.summary.stopped_by = caught[0]
+        self._sum_up()
+        return self.summary
+
+    def _loop(self, caught: list[int], most: int | None = None) -> None:
+        while (self.waiting or self.active) and not caught:
+            self._dispatch(most)
+            self._show()
+            for ended in self.engine.ended(TICK):
+                self._settle(ended)
+        self._show()
+
+    def _dispatch(self, most: int | None) -> None:
+        for place in self.engine.free():
+            if not self.waiting or (most is not None and len(self.active) >= most):
+                return
+            elsewhere = {arm for other, arm in self.last.items() if other != place and other in self.active}
+            if most == 1:
+                place = self._home(self.waiting[0], place)
+            job = choose(self.waiting, self.last.get(place), elsewhere)
+            self.waiting.remove(job)
+            self.engine.start(place, job)
+            self.active[place] = job
+            self.last[place] = (job.study, job.arm)
+
+    def _home(self, job: Job, otherwise: int) -> int:
+        """Returns the free place whose worker has the job's programs compiled, if there is one."""
+        homes = [place for place, arm in self.last.items() if arm == (job.study, job.arm)]
+        return next((place for place in homes if place in self.engine.free()), otherwise)
+
+    def _settle(self, ended: Ended, stopping: bool = False) -> None:
+        """Makes a run's files say how it ended, and takes it up again where that is right."""
+        job = ended.job
+        self.active.pop(ended.place, None)
+        run = self.runs[job.key]
+        if ended.outcome is None:
+            self.last.pop(ended.place, None)
+            self._died(job, ended.reason, stopping)
+        elif ended.outcome.status == "failed":
+            self.last.pop(ended.place, None)
+            self.summary.failed[job.key] = ended.outcome.error
+        elif ended.outcome.status == "busy" and not stopping:
+            self.summary.busy[job.key] = ended.outcome.error
+        elif ended.outcome.status == "preempted" and not stopping:
+            self.resumed[job.key] = self.resumed.get(job.key, 0) + 1
+            if self.resumed[job.key] <= RESUMPTIONS:
+                self.waiting.append(job)
+        self.board[job.key] = self._read(run)
+
+    def _died(self, job: Job, reason: str, stopping: bool) -> None:
+        """A worker died without a word: the run is marked as far as it is not, or its evaluation is."""
+        stands = self._read(self.runs[job.key])
+        if stands.status == "done":
+            left = [name for name in job.evals if name in stands.missing]
+            if left and not stopping:
+                record_eval_error(job.workdir, left[0], reason)
+        elif stopping:
+            if job.workdir.joinpath("run.json").exists() and stands.status == "preempted":
+                state.mark(job.workdir, status="preempted", updated=now())
+        elif stands.status not in ("failed", "diverged"):
+            state.mark(job.workdir, status="failed", error=reason, updated=now())
+
+    def _stop(self, caught: list[int]) -> None:
+        """Has the runs at work saved; a second signal ends them as they are."""
+        if not self.active:
+            return
+        number = len(self.active)
+        self.display.say(f"stopping: {number} run{'s' * (number > 1)} being saved (again to end at once)")
+        self.engine.stop()
+        end = time.monotonic() + GRACE
+        while self.active and len(caught) < 2 and time.monotonic() < end:
+            for ended in self.engine.ended(TICK):
+                self._settle(ended, stopping=True)
+            self._show()
+        if self.active:
+            self.engine.close()
+            for place, job in list(self.active.items()):
+                self._settle(Ended(place, job, None, "ended by the launcher"), stopping=True)
+
+    def _show(self) -> None:
+        for job in self.active.values():
+            self.board[job.key] = self._read(self.runs[job.key])
+        self.display.update(self.board, {job.key: self._phase(job) for job in self.active.values()})
+
+    def _phase(self, job: Job) -> str:
+        stands = self.board[job.key]
+        if stands.status == "done":
+            left = [name for name in job.evals if name in stands.missing or name in stands.eval_errors]
+            return f"evaluating {left[0]}" if left else "ending"
+        return "running" if stands.status == "running" else "starting"
+
+    def _sum_up(self) -> None:
+        for key, run in self.runs.items():
+            stands = self.board[key] = self._read(run)
+            if stands.status == "failed":
+                self.summary.failed[key] = stands.error_line
+            elif stands.status == "preempted" and self.resumed.get(key, 0) > RESUMPTIONS:
+                self.summary.failed[key] = f"stopped {self.resumed[key]} times by somebody else"
+            elif stands.status == "diverged":
+                self.summary.diverged[key] = stands.error_line
+            if stands.eval_errors:
+                self.summary.eval_errors[key] = dict(stands.eval_errors)
+
+
+def choose(waiting: Sequence[Job], last: tuple[str, str] | None, elsewhere: set[tuple[str, str]]) -> Job:
+    """Returns the job a place takes next.
+
+    The seeds of an arm go to one worker, which has compiled its programs already: first another seed of the place's
+    last arm, then an arm that no other worker is at, then whatever is next.
+    """
+
+    def first(fits: Callable[[tuple[str, str]], bool]) -> Job | None:
+        return next((job for job in waiting if fits((job.study, job.arm))), None)
+
+    return first(lambda arm: arm == last) or first(lambda arm: arm not in elsewhere) or waiting[0]
