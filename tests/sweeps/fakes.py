@@ -1,0 +1,136 @@
+"""Training and evaluation that take no time, for the launcher's tests: what a run does is told by its config's name.
+
+Every call is noted in DIR/calls, so that tests can count them.
+"""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from configs import fields
+from training.files import write_json
+
+
+def note(workdir, what):
+    sweep = Path(workdir).parents[2]
+    with (sweep / "calls").open("a") as file:
+        file.write(f"{what} {Path(workdir).relative_to(sweep / 'runs')} {os.getpid()}\n")
+
+
+def run_json(config, **values):
+    return {
+        "schema": 1,
+        "name": config.name,
+        "status": "running",
+        "error": None,
+        "updated": "2100-01-01T00:00:00+00:00",
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "budget": config.budget.to_dict(),
+        "seed": config.seed,
+        "step": 0,
+        "wall_time": {"compile": 0.0, "train": 0.0, "eval": 0.0, "total": 0.1},
+        **values,
+    }
+
+
+def train(config, workdir):
+    """Does what the arm's name says: ok, raise, exit, zero, kill, diverge, slow or once (dies the first time)."""
+    note(workdir, "train")
+    workdir = Path(workdir)
+    write_json(workdir / "config.json", fields.to_dict(config))
+    write_json(workdir / "run.json", run_json(config))
+    print(f"training {config.name}")
+    ends = run_json(config, status="done", step=round(config.budget.amount), train_loss=1.0, val_loss=1.5)
+    name = config.name
+    if name == "raise":
+        raise RuntimeError("no such luck\nsecond line")
+    if name == "exit":
+        os._exit(3)
+    if name == "zero":
+        os._exit(0)
+    if name == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name == "diverge":
+        ends |= {"status": "diverged", "error": "the loss is nan"}
+    if name == "once" and not (workdir / "tried").exists():
+        (workdir / "tried").write_text("")
+        os._exit(1)
+    if name == "slow":
+        slow(config, workdir, ends)
+        return
+    write_json(workdir / "run.json", ends)
+
+
+def slow(config, workdir, ends):
+    """Trains for a minute, in steps; saves itself when told to stop, as the trainer does; continues where it was."""
+    caught = []
+    before = [signal.signal(number, lambda n, _: caught.append(n)) for number in (signal.SIGTERM, signal.SIGINT)]
+    step = int((workdir / "saved").read_text()) if (workdir / "saved").exists() else 0
+    while step < 600 and not caught:
+        step += 1
+        with (workdir / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"step": step, "tokens": step, "train_loss": 1.0, "tokens_per_second": 10.0}) + "\n")
+        time.sleep(0.1)
+    for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+        signal.signal(number, handler)
+    (workdir / "saved").write_text(str(step))
+    write_json(workdir / "run.json", ends | {"status": "preempted" if caught else "done", "step": step})
+
+
+def quick(config, workdir):
+    """Finishes what `slow` began."""
+    note(workdir, "train")
+    write_json(Path(workdir) / "config.json", fields.to_dict(config))
+    write_json(Path(workdir) / "run.json", run_json(config, status="done", step=600))
+
+
+def evaluate(workdir, evals):
+    (name,) = evals
+    note(workdir, name)
+    workdir = Path(workdir)
+    arm = workdir.parent.name
+    if arm == "evalfail" and name == "loss":
+        raise ValueError("cannot be measured")
+    if arm == "evalkill" and name == "loss":
+        os.kill(os.getpid(), signal.SIGKILL)
+    (workdir / "eval").mkdir(exist_ok=True)
+    began = time.time()
+    if name == "throughput":
+        time.sleep(0.3)
+    write_json(workdir / "eval" / f"{name}.json", {"eval": name, "began": began, "ended": time.time()})
+
+
+def evaluate_well(workdir, evals):
+    """An evaluation that no longer fails."""
+    note(workdir, evals[0])
+    write_json(Path(workdir) / "eval" / f"{evals[0]}.json", {"eval": evals[0]})
+
+
+def calls(directory):
+    """Returns the noted calls as (what, run)."""
+    path = Path(directory) / "calls"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [tuple(line.split()[:2]) for line in lines]
+
+
+def pids(directory):
+    return {line.split()[2] for line in (Path(directory) / "calls").read_text().splitlines()}
+
+
+def main():
+    """Launches a sweep file with the fakes: `python -m tests.sweeps.fakes FILE DIR`."""
+    import sys
+
+    from sweeps import expand, launch
+    from sweeps.driver import Functions
+
+    sweep = expand.load(sys.argv[1])
+    functions = Functions("tests.sweeps.fakes:train", "tests.sweeps.fakes:evaluate")
+    sys.exit(launch.launch(sweep, Path(sys.argv[2]), workers=2, functions=functions).code)
+
+
+if __name__ == "__main__":
+    main()
