@@ -1,0 +1,147 @@
+"""`python -m report.build DIR`: reads a sweep or a run, writes DIR/report/ with the page, the plots and the tables."""
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from configs import cli
+from report import charts_lengths, charts_training, export, frames, page, table
+from report.figures import Figure
+from report.files import write
+from report.formats import slug
+from report.reading import Study, Sweep, read
+
+MANIFEST = "files.json"  # what the last build wrote, so that the next one can take away what it no longer draws
+
+
+def build(directory: str | Path) -> Path:
+    """Writes the report of a sweep directory or of a single run directory.
+
+    Returns:
+        The path of index.html.
+
+    Raises:
+        UserError: the directory holds neither a sweep nor a run.
+    """
+    sweep = read(directory)
+    out = Path(directory) / "report"
+    out.mkdir(exist_ok=True)
+    before = _manifest(out)
+    tables = [table.build(study) for study in sweep.studies]
+    drawn = [_draw(study, name, out) for study, name in zip(sweep.studies, _file_names(sweep), strict=True)]
+    files = [name for figures in drawn for figure, _ in figures for name in figure.files]
+    files += _write_tables(tables, out) + _write_frames(sweep, out)
+    write(out / "index.html", page.render(sweep, tables, drawn))
+    files.append("index.html")
+    write(out / MANIFEST, json.dumps(sorted(files), indent=1) + "\n")
+    for name in set(before) - set(files):
+        (out / name).unlink(missing_ok=True)
+    return out / "index.html"
+
+
+def _manifest(out: Path) -> list[str]:
+    try:
+        names = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    plain = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    return [name for name in plain if Path(name).name == name]
+
+
+def _file_names(sweep: Sweep) -> list[str]:
+    """Returns a prefix a study for its plots: none for a lone study, else its name, made unique."""
+    if len(sweep.studies) == 1:
+        return [""]
+    found: list[str] = []
+    for study in sweep.studies:
+        name = slug(study.name)
+        same = sum(one == name or one.startswith(f"{name}~") for one in found)
+        found.append(f"{name}~{same + 1}" if same else name)
+    return [f"{name}-" for name in found]
+
+
+def figures(study: Study) -> list[Figure]:
+    """Returns the study's figures, in the order of the page; those without data are left out."""
+    found = [
+        charts_training.curves(study, "train_loss", "training loss", smooth=True),
+        charts_training.curves(study, "val_loss", "validation loss", smooth=False),
+        charts_training.by_position(study),
+        charts_lengths.loss_by_length(study),
+        charts_lengths.retrieval_by_length(study),
+        *charts_training.costs(study),
+        charts_lengths.loss_by_scaling(study),
+        charts_lengths.retrieval_by_scaling(study),
+        charts_lengths.heat_map(study),
+    ]
+    return [figure for figure in found if figure is not None]
+
+
+def _draw(study: Study, prefix: str, out: Path) -> list[tuple[Figure, str]]:
+    """Writes the study's plots and returns each figure with its SVG."""
+    drawn = []
+    for figure in figures(study):
+        image = export.svg(figure.spec)
+        for suffix, content in (("svg", image), ("pdf", export.pdf(image)), ("png", export.png(image))):
+            name = f"{prefix}{figure.key}.{suffix}"
+            write(out / name, content)
+            figure.files.append(name)
+        drawn.append((figure, image))
+    return drawn
+
+
+def _write_tables(tables: list[table.Table], out: Path) -> list[str]:
+    rows = [row for one in tables for row in one.raw]
+    write(out / "table.csv", as_csv(rows))
+    write(out / "table.md", table.markdown(tables))
+    write(out / "table.tex", table.latex(tables))
+    return ["table.csv", "table.md", "table.tex"]
+
+
+def as_csv(rows: list[dict[str, Any]]) -> str:
+    """Returns rows as CSV; numbers in full, what is not finite empty, and no cell that a spreadsheet would execute."""
+    columns = list(dict.fromkeys(key for row in rows for key in row)) or ["study", "arm"]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({key: _csv_cell(value) for key, value in row.items()})
+    return text.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else ""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "@", "\t", "\r")) else value
+
+
+def _write_frames(sweep: Sweep, out: Path) -> list[str]:
+    files = []
+    for name, frame in (("metrics", frames.metrics(sweep)), ("results", frames.results(sweep))):
+        write(out / f"{name}.csv", frame.to_csv(index=False))
+        buffer = io.BytesIO()
+        _typed(frame).to_parquet(buffer, index=False)
+        write(out / f"{name}.parquet", buffer.getvalue())
+        files += [f"{name}.csv", f"{name}.parquet"]
+    return files
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Returns the frame with one type a column, as Parquet needs it: text where a column is not all numbers."""
+    mixed = [name for name in frame.columns if frame[name].dtype == object]
+    return frame.astype(dict.fromkeys(mixed, "string"))
+
+
+def main(argv: list[str]) -> None:
+    """Builds the report and prints where it lies."""
+    parser = cli.parser(__doc__ or "")
+    parser.add_argument("directory", metavar="DIR", help="a sweep directory or a single run directory")
+    print(build(parser.parse_args(argv).directory))
+
+
+if __name__ == "__main__":
+    cli.main(main)

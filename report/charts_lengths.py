@@ -1,0 +1,216 @@
+"""Charts over length: loss and retrieval by arm and by RoPE scaling, and the heat map of depth and length."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import altair as alt
+
+from report.figures import Figure, both_ends, colour, dashes, dodge, domain, finish, on, shape, sized, tip
+from report.figures import panels as in_panels
+from report.formats import multiple
+from report.measures import (
+    TRAINED,
+    Point,
+    loss_points,
+    mean_loss,
+    pooled,
+    retrieval_points,
+    scaling_label,
+    scaling_order,
+)
+from report.reading import Arm, Study
+from report.statistics import Estimate
+
+PANELS = 48  # most panels in one figure
+LOSS_INTERVAL = "bars: 95% t-interval over seeds, or over tokens where there is one seed"
+SHARE_INTERVAL = "bars: Wilson's 95% interval over the examples of all seeds"
+
+
+def loss_by_length(study: Study) -> Figure | None:
+    """Returns the loss against length under each arm's own setting."""
+    rows = _rows(study, loss_points, mean_loss, [TRAINED])
+    caption = f"Each arm as it was trained, dots: means over seeds; {LOSS_INTERVAL}."
+    return _by_arm(study, rows, "loss-by-length", "Loss against length", "validation loss, nats/token", caption)
+
+
+def retrieval_by_length(study: Study) -> Figure | None:
+    """Returns retrieval accuracy against length under each arm's own setting."""
+    rows = _rows(study, retrieval_points, pooled, [TRAINED])
+    caption = f"Each arm as it was trained; {SHARE_INTERVAL}."
+    return _by_arm(study, rows, "retrieval-by-length", "Retrieval against length", "share right", caption, share=True)
+
+
+def loss_by_scaling(study: Study) -> Figure | None:
+    """Returns the loss against length, a panel an arm and a line a RoPE scaling applied at evaluation only."""
+    rows = _rows(study, loss_points, mean_loss, None)
+    caption = f"RoPE scalings applied at evaluation only, without any tuning; {LOSS_INTERVAL}."
+    return _by_scaling(study, rows, "loss-by-scaling", "Loss by RoPE scaling", "validation loss, nats/token", caption)
+
+
+def retrieval_by_scaling(study: Study) -> Figure | None:
+    """Returns retrieval accuracy against length, a panel an arm and a line a RoPE scaling."""
+    rows = _rows(study, retrieval_points, pooled, None)
+    caption = f"RoPE scalings applied at evaluation only, without any tuning; {SHARE_INTERVAL}."
+    key, title = "retrieval-by-scaling", "Retrieval by RoPE scaling"
+    return _by_scaling(study, rows, key, title, "share right", caption, share=True)
+
+
+def _rows(
+    study: Study,
+    points_of: Callable[[Arm], list[Point]],
+    estimate: Callable[[list[Point]], Estimate],
+    scalings: list[str] | None,
+) -> list[dict[str, Any]]:
+    """Returns a row for each arm, scaling and length (of the scalings named; None: all)."""
+    rows = []
+    for arm in study.arms:
+        groups: dict[tuple[float, str], list[Point]] = {}
+        for point in points_of(arm):
+            if scalings is None or point.scaling in scalings:
+                groups.setdefault(point.key, []).append(point)
+        for (times, scaling), points in sorted(groups.items()):
+            one = estimate(points)
+            row = {"arm": arm.name, "scaling": scaling, "multiple": times, "length": points[0].length}
+            seeds = len({point.seed for point in points})
+            rows.append(row | {"value": one.mean, "low": one.low, "high": one.high, "seeds": seeds, "n": one.examples})
+    return rows
+
+
+def _axes(rows: list[dict[str, Any]], what: str, share: bool) -> tuple[alt.X, alt.Scale | None]:
+    multiples = sorted({row["multiple"] for row in rows})
+    axis = alt.Axis(values=multiples, labelExpr="format(datum.value, '~g') + '\N{MULTIPLICATION SIGN}'", grid=False)
+    edge = 2**0.25
+    scale = alt.Scale(type="log", base=2, nice=False, domain=[multiples[0] / edge, multiples[-1] * edge])
+    x = alt.X("place:Q", title="length / training length", axis=axis, scale=scale)
+    return x, alt.Scale(domain=[0, 1]) if share else domain((row["value"] for row in rows), both_ends(rows))
+
+
+def _lines(rows_name: str, names: list[str], field: str, x: alt.X, scale: Any, what: str, share: bool) -> Any:
+    axis = alt.Axis(format="%") if share else alt.Axis()
+    y = alt.Y("value:Q", title=what, scale=scale, axis=axis)
+    low = alt.Y("low:Q", title=what, scale=scale, axis=axis)
+    shown = ".1%" if share else ".4f"
+    tips = tip(("arm:N", "arm", ""), ("label:N", "scaling", ""), ("multiple:Q", "times the training length", "~g"))
+    tips += tip(("length:Q", "tokens", ",d"), ("value:Q", what, shown), ("low:Q", "95% from", shown))
+    tips += tip(("high:Q", "to", shown), ("seeds:Q", "seeds", ""))
+    tips += tip(("n:Q", "examples", ",d")) if share else []
+    tint = colour(names, field_name=field)
+    bar = on(rows_name).mark_rule(strokeWidth=1.2, opacity=0.7, clip=True).encode(x, low, tint, y2="high:Q")
+    line = on(rows_name).mark_line(strokeWidth=1.8).encode(x, y, tint, dashes(names, field))
+    dot = (
+        on(rows_name).mark_point(filled=True, size=46, opacity=1).encode(x, y, tint, shape(names, field), tooltip=tips)
+    )
+    return alt.layer(bar, line, dot)
+
+
+def _by_arm(
+    study: Study, rows: list[dict[str, Any]], key: str, title: str, what: str, caption: str, share: bool = False
+) -> Figure | None:
+    if len({row["multiple"] for row in rows}) < 2:
+        return None
+    names = [arm.name for arm in study.arms]
+    for row in rows:
+        row["place"] = row["multiple"] * dodge(names.index(row["arm"]), len(names))
+        row["label"] = scaling_label([arm for arm in study.arms if arm.name == row["arm"]], row["scaling"])
+    x, scale = _axes(rows, what, share)
+    chart = sized(_lines("rows", names, "arm", x, scale, what, share))
+    return Figure(key, title, caption, finish(chart, {"rows": rows}))
+
+
+def _by_scaling(
+    study: Study, rows: list[dict[str, Any]], key: str, title: str, what: str, caption: str, share: bool = False
+) -> Figure | None:
+    scaled = {row["arm"] for row in rows if row["scaling"] != TRAINED}
+    panels = [arm for arm in study.arms if arm.name in scaled][:PANELS]
+    rows = [row for row in rows if row["arm"] in {arm.name for arm in panels}]
+    if not rows or len({row["multiple"] for row in rows}) < 2:
+        return None
+    kinds = sorted({row["scaling"] for row in rows}, key=scaling_order)
+    labels = {kind: scaling_label(panels, kind) for kind in kinds}
+    for row in rows:
+        row["place"] = row["multiple"] * dodge(kinds.index(row["scaling"]), len(kinds))
+        row["label"] = labels[row["scaling"]]
+    x, scale = _axes(rows, what, share)
+    lines = _lines("rows", [labels[kind] for kind in kinds], "label", x, scale, what, share)
+    if len(panels) == 1:
+        return Figure(key, title, caption, finish(sized(lines), {"rows": rows}), arms_legend=False)
+    width = 210
+    order = [arm.name for arm in panels]
+    chart = lines.properties(width=width, height=180, data=alt.NamedData("rows"))
+    spec = finish(in_panels(chart, "arm", order, balanced(len(panels), 3)), {"rows": rows})
+    return Figure(key, title, caption, spec, False, width + 70, wide=True, panels=len(panels))
+
+
+def heat_map(study: Study) -> Figure | None:
+    """Returns retrieval by depth (downwards) and length, a panel an arm and scaling; colours span 0..1 always."""
+    rows, panels = _cells(study)
+    if not rows:
+        return None
+    lengths = sorted({(row["length"], row["column"]) for row in rows})
+    order = [column for _, column in lengths]
+    depths = [depth for _, depth in sorted({(row["depth"], row["row"]) for row in rows})]
+    x = alt.X("column:N", sort=order, title="length, tokens", axis=alt.Axis(labelAngle=0, domain=False, ticks=False))
+    y = alt.Y("row:N", sort=depths, title="depth of the needle", axis=alt.Axis(domain=False, ticks=False))
+    legend = alt.Legend(title="share right", format="%", values=[0, 0.25, 0.5, 0.75, 1], gradientLength=220)
+    tint = alt.Color("value:Q", scale=alt.Scale(domain=[0, 1], scheme="viridis", clamp=True), legend=legend)
+    tips = tip(
+        ("arm:N", "arm", ""), ("label:N", "scaling", ""), ("length:Q", "tokens", ",d"), ("depth:Q", "depth", ".0%")
+    )
+    tips += tip(("value:Q", "share right", ".1%"), ("low:Q", "95% from", ".1%"), ("high:Q", "to", ".1%"))
+    tips += tip(("correct:Q", "right", ",d"), ("n:Q", "of", ",d"))
+    ink = alt.condition("datum.value > 0.6", alt.value("#10151b"), alt.value("#ffffff"))
+    base = on("cells")
+    cells = base.mark_rect(stroke="white", strokeWidth=1).encode(x, y, tint, tooltip=tips)
+    shares = base.mark_text(fontSize=11, dy=-5).encode(x, y, alt.Text("value:Q", format=".0%"), color=ink)
+    counts = base.mark_text(fontSize=9, dy=8).encode(x, y, alt.Text("count:N"), color=ink)
+    step = 58
+    chart = alt.layer(cells, shares, counts, data=alt.NamedData("cells"))
+    chart = chart.properties(width=step * len(order), height=34 * len(depths))
+    columns = balanced(len(panels), 760 // (step * len(order) + 60))
+    spec = finish(in_panels(chart, "panel", panels, columns), {"cells": rows})
+    left_out = f" Only the first {PANELS} panels are drawn." if len(panels) == PANELS else ""
+    caption = f"Share of needles found by all seeds together; n: examples. Colours always span 0 to 100%.{left_out}"
+    width = step * len(order) + 60
+    return Figure("heat-map", "Retrieval by depth and length", caption, spec, False, width, True, len(panels))
+
+
+def _cells(study: Study) -> tuple[list[dict[str, Any]], list[str]]:
+    """Returns a row a cell, and the panels in order: by arm, and within it by scaling."""
+    groups: dict[tuple[str, str, float, float], list[Point]] = {}
+    for arm in study.arms:
+        for point in sorted(retrieval_points(arm, cells=True), key=lambda one: scaling_order(one.scaling)):
+            groups.setdefault((arm.name, point.scaling, point.length, point.depth), []).append(point)
+    drawn = list(dict.fromkeys((arm, scaling) for arm, scaling, _, _ in groups))[:PANELS]
+    several = len({scaling for _, scaling in drawn}) > 1
+    rows: list[dict[str, Any]] = []
+    for (name, scaling, length, depth), points in groups.items():
+        if (name, scaling) not in drawn:
+            continue
+        label = scaling_label([arm for arm in study.arms if arm.name == name], scaling)
+        one = pooled(points)
+        tokens = f"{length:g}" if math.isfinite(length) else "?"
+        rows.append(
+            {
+                "arm": name,
+                "label": label,
+                "panel": f"{name}, {label}" if several else name,
+                "length": length,
+                "depth": depth,
+                "column": f"{tokens} ({multiple(points[0].multiple)})",
+                "row": f"{100 * depth:.0f}%",
+                "value": one.mean,
+                "low": one.low,
+                "high": one.high,
+                "n": one.examples,
+                "count": f"n={one.examples}",
+                "correct": sum(point.correct for point in points),
+            }
+        )
+    return rows, list(dict.fromkeys(row["panel"] for row in rows))
+
+
+def balanced(panels: int, room: int) -> int:
+    """Returns how many panels stand in a row so that the rows are about equally full and none is longer than `room`."""
+    rows = math.ceil(panels / max(1, room))
+    return math.ceil(panels / rows)

@@ -1,0 +1,177 @@
+"""Charts of training and of cost: loss curves, loss by position, quality against what it costs."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from report.figures import Figure, both_ends, colour, dashes, domain, finish, on, shape, si, sized, tip
+from report.frames import positions
+from report.measures import from_eval, from_info, loss, median, pooled, retrieval_points, train_memory
+from report.reading import Arm, Run, Study, number
+from report.statistics import over_seeds
+
+LINES = 12000  # points a chart of curves may hold over all its lines
+
+
+def curves(study: Study, key: str, title: str, smooth: bool) -> Figure | None:
+    """Returns the loss over training tokens: a line a seed, and each arm's mean over its finished seeds.
+
+    Args:
+        key: "train_loss" or "val_loss" of metrics.jsonl.
+        smooth: average over neighbouring steps (exponential, over a twentieth of the run).
+    """
+    runs = [(arm, run) for arm in study.arms for run in arm.runs if len(_logged(run, key)) > 1]
+    if not runs:
+        return None
+    most = max(24, min(160, LINES // len(runs)))
+    per_run = {(arm.name, run.seed): _thin(_series(run, key, smooth), most) for arm, run in runs}
+    seeds = [
+        {"arm": arm, "seed": seed, "line": f"{arm}/{seed}", "tokens": tokens, "loss": value}
+        for (arm, seed), series in per_run.items()
+        for tokens, value in series.items()
+    ]
+    means = [row for arm in study.arms for row in _mean(arm, per_run)]
+    names = [arm.name for arm in study.arms]
+    scale = _upper(list(per_run.values()))
+    x = alt.X("tokens:Q", title="training tokens", axis=si())
+    y = alt.Y("loss:Q", title=f"{title}, nats/token", scale=scale)
+    thin = on("seeds").mark_line(strokeWidth=0.8, opacity=0.4, clip=True).encode(x, y, colour(names), detail="line:N")
+    thick = on("means").mark_line(strokeWidth=2, clip=True).encode(x, y, colour(names), dashes(names))
+    tips = tip(
+        ("arm:N", "arm", ""), ("tokens:Q", "tokens", ",.0f"), ("loss:Q", "loss", ".4f"), ("seeds:Q", "seeds", "")
+    )
+    hover = on("means").mark_point(opacity=0, size=80, clip=True).encode(x, y, tooltip=tips)
+    smoothed = " Smoothed over a twentieth of the run." if smooth else ""
+    caption = f"Thick: mean over finished seeds. Thin: each seed.{smoothed} The first tenth may lie above the top."
+    spec = finish(sized(alt.layer(thin, thick, hover)), {"seeds": seeds, "means": means})
+    return Figure(key.replace("_", "-"), title.capitalize(), caption, spec)
+
+
+def _logged(run: Run, key: str) -> list[tuple[float, float]]:
+    pairs = [(number(row.get("tokens")), number(row.get(key))) for row in run.metrics]
+    return [(tokens, value) for tokens, value in pairs if math.isfinite(tokens) and math.isfinite(value)]
+
+
+def _series(run: Run, key: str, smooth: bool) -> pd.Series:
+    pairs = dict(_logged(run, key))
+    series = pd.Series(list(pairs.values()), index=list(pairs), dtype=float)
+    return series.ewm(span=max(1.0, len(series) / 20)).mean() if smooth else series
+
+
+def _thin(series: pd.Series, most: int) -> pd.Series:
+    if len(series) <= most:
+        return series
+    kept = sorted({round(index * (len(series) - 1) / (most - 1)) for index in range(most)})
+    return series.iloc[kept]
+
+
+def _mean(arm: Arm, per_run: dict[tuple[str, int], pd.Series]) -> list[dict[str, Any]]:
+    done = [per_run[arm.name, run.seed] for run in arm.done if (arm.name, run.seed) in per_run]
+    if not done:
+        return []
+    mean = pd.concat(done, axis=1, join="inner").mean(axis=1)
+    rows = zip(mean.index, mean.to_list(), strict=True)
+    return [{"arm": arm.name, "tokens": tokens, "loss": value, "seeds": len(done)} for tokens, value in rows]
+
+
+def _upper(lines: list[pd.Series]) -> alt.Scale:
+    late = [value for line in lines for value in line.iloc[len(line) // 10 :].to_list()]
+    return domain(late) or alt.Scale(zero=False)
+
+
+def by_position(study: Study) -> Figure | None:
+    """Returns the loss by position in the row at the training length, the mean over seeds with its 95% band."""
+    rows: list[dict[str, Any]] = []
+    for arm in study.arms:
+        bins: dict[float, list[float]] = {}
+        for run in arm.done:
+            for middle, value in positions(run):
+                bins.setdefault(middle, []).append(value)
+        for middle, values in sorted(bins.items()):
+            one = over_seeds(values)
+            rows.append(
+                {
+                    "arm": arm.name,
+                    "position": middle,
+                    "loss": one.mean,
+                    "low": one.low,
+                    "high": one.high,
+                    "seeds": one.count,
+                }
+            )
+    if not rows:
+        return None
+    names = [arm.name for arm in study.arms]
+    x = alt.X("position:Q", title="position in the row, tokens", scale=alt.Scale(type="log", base=2, nice=False))
+    scale = domain((row["loss"] for row in rows), both_ends(rows))
+    y = alt.Y("loss:Q", title="validation loss, nats/token", scale=scale)
+    band = (
+        on("rows")
+        .mark_area(opacity=0.13, clip=True)
+        .encode(x, alt.Y("low:Q", scale=scale, title="validation loss, nats/token"), colour(names), y2="high:Q")
+    )
+    line = on("rows").mark_line(strokeWidth=1.8, clip=True).encode(x, y, colour(names), dashes(names))
+    tips = tip(("arm:N", "arm", ""), ("position:Q", "position", ".0f"), ("loss:Q", "loss", ".4f"))
+    tips += tip(("low:Q", "95% from", ".4f"), ("high:Q", "to", ".4f"), ("seeds:Q", "seeds", ""))
+    dots = (
+        on("rows")
+        .mark_point(filled=True, size=28, opacity=1, clip=True)
+        .encode(x, y, colour(names), shape(names), tooltip=tips)
+    )
+    caption = "Mean over seeds at the training length, by bins of position; band: 95% t-interval over seeds."
+    return Figure(
+        "loss-by-position", "Loss by position", caption, finish(sized(alt.layer(band, line, dots)), {"rows": rows})
+    )
+
+
+COSTS: list[tuple[str, str, Callable[[Run], float]]] = [
+    ("train-speed", "training tokens/s", from_eval("throughput", "train", "tokens_per_second")),
+    ("decode-speed", "decoded tokens/s", from_eval("throughput", "decode", "tokens_per_second")),
+    ("parameters", "parameters", from_info("parameters", "total")),
+    ("kv-bytes", "KV cache, bytes/token", from_info("kv_bytes_per_token")),
+    ("memory", "train step's peak memory, bytes", train_memory),
+]
+
+
+def costs(study: Study) -> list[Figure]:
+    """Returns quality against each cost in which the arms differ by more than 1%."""
+    found = [_cost(study, *cost) for cost in COSTS] if len(study.arms) > 1 else []
+    return [figure for figure in found if figure is not None]
+
+
+def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -> Figure | None:
+    by_loss = any(math.isfinite(loss(arm).mean) for arm in study.arms)
+    rows: list[dict[str, Any]] = []
+    for arm in study.arms:
+        quality = loss(arm) if by_loss else pooled(p for p in retrieval_points(arm) if p.key == (1.0, "trained"))
+        cost = median(arm, measure)
+        if math.isfinite(quality.mean) and math.isfinite(cost):
+            ends = {"low": quality.low, "high": quality.high, "seeds": quality.count}
+            rows.append({"arm": arm.name, "cost": cost, "quality": quality.mean, **ends})
+    values = [row["cost"] for row in rows]
+    if len(rows) < 2 or max(values) <= 1.01 * min(values):
+        return None
+    names = [arm.name for arm in study.arms]
+    what = "validation loss, nats/token" if by_loss else "retrieval at the training length"
+    x = alt.X("cost:Q", title=label, scale=domain(values, pad=0.12), axis=si(4))
+    scale = domain((row["quality"] for row in rows), both_ends(rows)) if by_loss else alt.Scale(domain=[0, 1])
+    y = alt.Y("quality:Q", title=what, scale=scale)
+    bar = (
+        on("rows")
+        .mark_rule(strokeWidth=1.2, opacity=0.7, clip=True)
+        .encode(x, alt.Y("low:Q", scale=scale, title=what), colour(names), y2="high:Q")
+    )
+    tips = tip(("arm:N", "arm", ""), ("cost:Q", label, ",.4~s"), ("quality:Q", what, ".4f"))
+    tips += tip(("low:Q", "95% from", ".4f"), ("high:Q", "to", ".4f"), ("seeds:Q", "seeds", ""))
+    dot = on("rows").mark_point(filled=True, size=70, opacity=1).encode(x, y, colour(names), shape(names), tooltip=tips)
+    layers = [bar, dot]
+    if len(rows) <= 12:
+        layers.append(on("rows").mark_text(align="left", dx=8, dy=-7).encode(x, y, text="arm:N"))
+    side = "loss: lower is better" if by_loss else "higher is better"
+    interval = "95% t-interval over seeds (over tokens where there is one seed)" if by_loss else "Wilson's 95% interval"
+    title = f"Quality against {label.split(',')[0]}"
+    caption = f"{side.capitalize()}. Bars: {interval}; what reaches beyond the frame is cut."
+    return Figure(f"quality-{key}", title, caption, finish(sized(alt.layer(*layers)), {"rows": rows}))

@@ -1,0 +1,129 @@
+"""The shared parts of the charts: a figure's record, arms' channels, domains and Vega-Lite plumbing."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import altair as alt
+
+from report import theme
+
+SHOWN = "length(shown) == 0 || indexof(shown, datum.arm) >= 0"  # `shown` is set by the page's arm switches
+
+
+@dataclass
+class Figure:
+    """One figure of a study: a Vega-Lite spec with its words."""
+
+    key: str  # file name after the study's
+    title: str
+    caption: str
+    spec: dict[str, Any]
+    arms_legend: bool = True  # the legend tells arms only, which the page's switches do as well
+    panel_width: int = 0  # of a chart in panels: pixels one takes, so that the page can choose how many stand in a row
+    wide: bool = False  # takes the page's whole width
+    panels: int = 1
+    files: list[str] = field(default_factory=list)
+
+
+def finish(chart: Any, data: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Returns the chart as a spec with its named data sets in it; numbers that are not finite become null.
+
+    The data join the spec only here because Altair's validation walks through all of it.
+    """
+    spec = chart.to_dict()
+    spec.pop("config", None)
+    spec["params"] = [*spec.get("params", []), {"name": "shown", "value": []}]
+    if "facet" in spec:
+        _inherit(spec["spec"])
+    spec["datasets"] = {name: [_clean(row) for row in rows] for name, rows in data.items()}
+    return spec
+
+
+def _inherit(spec: dict[str, Any]) -> None:
+    """Takes the data out of what stands in panels: with data of its own, each panel would show all of it."""
+    spec.pop("data", None)
+    for layer in spec.get("layer", []):
+        _inherit(layer)
+
+
+def panels(chart: Any, by: str, order: list[str], columns: int) -> Any:
+    """Returns the chart in panels by a field, in that order, each with axes of its own."""
+    header = alt.Header(labelFontWeight="bold")
+    faceted = chart.facet(alt.Facet(f"{by}:N", sort=order, title=None, header=header), columns=columns)
+    return faceted.resolve_axis(x="independent", y="independent")
+
+
+def _clean(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: (None if not math.isfinite(value) else float(f"{value:.6g}")) if isinstance(value, float) else value
+        for key, value in row.items()
+    }
+
+
+def on(name: str) -> alt.Chart:
+    """Returns a chart over a named data set whose arms can be switched off."""
+    return alt.Chart(alt.NamedData(name)).transform_filter(SHOWN)
+
+
+def colour(names: list[str], title: str | None = None, field_name: str = "arm") -> alt.Color:
+    """Returns the colour channel: one colour a name, in the study's order and the same in every chart."""
+    return alt.Color(f"{field_name}:N", scale=alt.Scale(domain=names), legend=alt.Legend(title=title), title=title)
+
+
+def shape(names: list[str], field_name: str = "arm") -> alt.Shape:
+    """Returns the shape channel, so that colour is never the only difference."""
+    marks = [theme.SHAPES[index % len(theme.SHAPES)] for index in range(len(names))]
+    return alt.Shape(f"{field_name}:N", scale=alt.Scale(domain=names, range=marks), title=None)
+
+
+def dashes(names: list[str], field_name: str = "arm") -> alt.StrokeDash:
+    """Returns the dash channel: names beyond the palette repeat its colours with another dash."""
+    marks = [theme.dash(index) for index in range(len(names))]
+    return alt.StrokeDash(f"{field_name}:N", scale=alt.Scale(domain=names, range=marks), title=None)
+
+
+def domain(values: Iterable[float], ends: Iterable[float] = (), pad: float = 0.06) -> alt.Scale | None:
+    """Returns a scale over the finite values with a margin, or None where there are none.
+
+    `ends` of intervals are taken in as far as they do not squeeze the values to less than about a third of the axis:
+    the interval of two seeds can be ten times their distance.
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return None
+    low, high = min(finite), max(finite)
+    span = (high - low) or max(abs(high) * 0.01, 1e-3)
+    reach = [end for end in ends if math.isfinite(end)]
+    low, high = max(min([low, *reach]), low - span), min(max([high, *reach]), high + span)
+    margin = (high - low) * pad or span
+    return alt.Scale(domain=[low - margin, high + margin], zero=False, nice=False)
+
+
+def both_ends(rows: Iterable[Mapping[str, Any]]) -> list[float]:
+    """Returns the ends of the rows' intervals."""
+    return [row[key] for row in rows for key in ("low", "high")]
+
+
+def si(ticks: int = 5) -> alt.Axis:
+    """Returns an axis whose labels read 0, 500k, 2M."""
+    return alt.Axis(labelExpr="datum.value == 0 ? '0' : format(datum.value, '~s')", tickCount=ticks)
+
+
+def tip(*fields: tuple[str, str, str]) -> list[alt.Tooltip]:
+    """Returns tooltips from (field with its type, title, number format or "")."""
+    return [
+        alt.Tooltip(name, title=title, format=shown) if shown else alt.Tooltip(name, title=title)
+        for name, title, shown in fields
+    ]
+
+
+def sized(chart: Any) -> Any:
+    """Returns the chart at the column's width; the page stretches it to its own."""
+    return chart.properties(width=theme.WIDTH, height=theme.HEIGHT)
+
+
+def dodge(index: int, amount: int) -> float:
+    """Returns a factor that sets arms a little apart on a logarithmic axis, so that their bars can be told apart."""
+    return float(2 ** (min(0.04, 0.3 / max(amount, 1)) * (index - (amount - 1) / 2)))

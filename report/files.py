@@ -1,0 +1,27 @@
+"""Files written whole: a reader sees the old content or the new, never half of either."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Writes a file through a temporary name, fsync and rename; the folder must exist."""
+    raw = content.encode("utf-8") if isinstance(content, str) else content
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,203 @@
+"""What the arms measured: values by seed and estimates over seeds, taken from the evaluations of finished runs."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from report.reading import Arm, Run, Study, dig, mapping, number, objects, text
+from report.statistics import NOTHING, Estimate, over_seeds, wilson
+
+TRAINED = "trained"  # the evaluations' word for a run's own RoPE scaling, unchanged
+SCALINGS = (TRAINED, "none", "linear", "ntk", "dynamic", "yarn", "llama3")
+Number = Callable[[Run], float]
+
+
+def from_eval(name: str, *keys: str) -> Number:
+    """Returns a function that takes a number out of a run's evaluation."""
+    return lambda run: number(dig(run.evals.get(name), *keys))
+
+
+def from_info(*keys: str) -> Number:
+    """Returns a function that takes a number out of a run's run.json."""
+    return lambda run: number(dig(run.info, *keys))
+
+
+def by_seed(arm: Arm, measure: Number) -> dict[int, float]:
+    """Returns {seed: value} of the arm's finished runs that have a finite one."""
+    found = {run.seed: measure(run) for run in arm.done}
+    return {seed: value for seed, value in found.items() if math.isfinite(value)}
+
+
+def with_noise(runs: Iterable[Run], value: Number, interval: Callable[[Run], Any]) -> Estimate:
+    """Returns the mean over runs with its t-interval; for one run with the interval its evaluation gave, if any."""
+    found = [(run, value(run)) for run in runs]
+    found = [(run, one) for run, one in found if math.isfinite(one)]
+    estimate = over_seeds(one for _, one in found)
+    if estimate.count != 1:
+        return estimate
+    low, high = bounds(interval(found[0][0]))
+    if not low <= estimate.mean <= high:
+        return estimate
+    return Estimate(estimate.mean, low, high, 1, "tokens")
+
+
+def bounds(raw: Any) -> tuple[float, float]:
+    """Returns the two ends of an interval; nan where there is none."""
+    if not isinstance(raw, list) or len(raw) != 2:
+        return math.nan, math.nan
+    return number(raw[0]), number(raw[1])
+
+
+def loss(arm: Arm) -> Estimate:
+    """Returns the validation loss, nats a token."""
+    return with_noise(arm.done, from_eval("loss", "loss"), lambda run: dig(run.evals.get("loss"), "loss_interval"))
+
+
+def bits_per_byte(arm: Arm) -> Estimate:
+    """Returns the validation loss in bits a byte of text."""
+    interval = "bits_per_byte_interval"
+    return with_noise(arm.done, from_eval("loss", "bits_per_byte"), lambda run: dig(run.evals.get("loss"), interval))
+
+
+def train_memory(run: Run) -> float:
+    """Returns bytes: the train step's peak as compiled, else parameters, gradients and optimizer by formula.
+
+    A device's own peak is not taken: it counts all that its process did, evaluations included.
+    """
+    raw = run.evals.get("memory")
+    peak = number(dig(raw, "compiled", "train_step", "peak"))
+    if math.isfinite(peak):
+        return peak
+    return sum(number(dig(raw, "formula", part)) for part in ("parameters", "gradients", "optimizer"))
+
+
+def memory_source(arm: Arm) -> str:
+    """Returns where `train_memory` came from: "compiled" or "formula" ("" for none)."""
+    raws = [run.evals["memory"] for run in arm.done if "memory" in run.evals]
+    compiled = any(math.isfinite(number(dig(raw, "compiled", "train_step", "peak"))) for raw in raws)
+    return "compiled" if compiled else "formula" if raws else ""
+
+
+def median(arm: Arm, measure: Number) -> float:
+    """Returns the median over seeds; nan for none."""
+    found = list(by_seed(arm, measure).values())
+    return statistics.median(found) if found else math.nan
+
+
+def names(arm: Arm, value: Callable[[Run], Any]) -> list[str]:
+    """Returns the different texts that the arm's finished runs give, in order of seed."""
+    return list(dict.fromkeys(found for run in arm.done if (found := text(value(run)))))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One evaluation of a run at one length under one scaling, and for retrieval at one depth."""
+
+    arm: str
+    seed: int
+    length: float
+    multiple: float
+    scaling: str
+    value: float  # nats a token, or a share
+    low: float
+    high: float
+    correct: float = math.nan
+    examples: float = math.nan
+    depth: float = math.nan
+
+    @property
+    def key(self) -> tuple[float, str]:
+        """(multiple, scaling): points with one key are seeds of one condition."""
+        return self.multiple, self.scaling
+
+
+def loss_points(arm: Arm) -> list[Point]:
+    """Returns the losses by length of the arm's finished runs."""
+    points = []
+    for run in arm.done:
+        for raw in objects(run.evals.get("loss"), "by_length"):
+            low, high = bounds(raw.get("interval"))
+            points.append(_point(arm, run, raw, number(raw.get("loss")), low, high))
+    return [point for point in points if math.isfinite(point.value) and point.multiple > 0]
+
+
+def retrieval_points(arm: Arm, cells: bool = False) -> list[Point]:
+    """Returns teacher-forced accuracies by length, or by length and depth (`cells`), of the arm's finished runs."""
+    points = []
+    for run in arm.done:
+        for raw in objects(run.evals.get("retrieval"), "cells" if cells else "by_length"):
+            share = wilson(number(raw.get("correct")), number(raw.get("examples")))
+            points.append(_point(arm, run, raw, share.mean, share.low, share.high))
+    kept = [point for point in points if point.multiple > 0 and (not cells or math.isfinite(point.depth))]
+    return [point for point in kept if math.isfinite(point.value)]
+
+
+def skipped(arm: Arm) -> dict[str, list[str]]:
+    """Returns {reason: the conditions that evaluations left out for it}, e.g. lengths beyond a learned table."""
+    found: dict[str, list[str]] = {}
+    for run in arm.done:
+        for measure in ("loss", "retrieval"):
+            for raw in objects(run.evals.get(measure), "by_length"):
+                reason = text(raw.get("reason"))
+                if reason:
+                    under = "" if raw.get("scaling") == TRAINED else f" under {text(raw.get('scaling'))}"
+                    found.setdefault(reason, []).append(f"{measure} at {text(raw.get('length'))} tokens{under}")
+    return {reason: list(dict.fromkeys(conditions)) for reason, conditions in found.items()}
+
+
+def _point(arm: Arm, run: Run, raw: dict[str, Any], value: float, low: float, high: float) -> Point:
+    length, multiple = number(raw.get("length")), number(raw.get("multiple"))
+    scaling = text(raw.get("scaling")) or TRAINED
+    counts = number(raw.get("correct")), number(raw.get("examples"))
+    return Point(arm.name, run.seed, length, multiple, scaling, value, low, high, *counts, number(raw.get("depth")))
+
+
+def pooled(points: Iterable[Point]) -> Estimate:
+    """Returns the share over all examples of all seeds with Wilson's interval."""
+    points = list(points)
+    share = wilson(sum(point.correct for point in points), sum(point.examples for point in points))
+    seeds = len({point.seed for point in points})
+    return Estimate(share.mean, share.low, share.high, seeds, "examples", share.examples) if seeds else NOTHING
+
+
+def mean_loss(points: Iterable[Point]) -> Estimate:
+    """Returns the mean loss over seeds with its t-interval; for one seed with its interval over tokens."""
+    points = list(points)
+    estimate = over_seeds(point.value for point in points)
+    if estimate.count == 1 and points[0].low <= estimate.mean <= points[0].high:
+        return Estimate(estimate.mean, points[0].low, points[0].high, 1, "tokens")
+    return estimate
+
+
+def scaling_order(scaling: str) -> tuple[int, str]:
+    """Returns a sort key: the run's own scaling first, then the known kinds, then others by name."""
+    return (SCALINGS.index(scaling) if scaling in SCALINGS else len(SCALINGS)), scaling
+
+
+def scaling_label(arms: Iterable[Arm], scaling: str) -> str:
+    """Returns the words for a scaling; the run's own is named by what the runs were trained with."""
+    if scaling != TRAINED:
+        return scaling
+    kinds = {_own_scaling(arm) for arm in arms}
+    return kinds.pop() if len(kinds) == 1 else "as trained"
+
+
+def _own_scaling(arm: Arm) -> str:
+    position = mapping(dig(arm.config or (arm.runs[0].config if arm.runs else {}), "model", "position"))
+    if text(position.get("kind")) != "rope":
+        return "as trained"
+    kind = text(dig(position, "rope", "scaling", "kind"))
+    return "raw RoPE" if kind == "none" else f"as trained ({kind})" if kind else "as trained"
+
+
+def retrieval_lengths(study: Study) -> list[float]:
+    """Returns the lengths at which some arm's own setting was asked to retrieve, rising."""
+    points = [point for arm in study.arms for point in retrieval_points(arm) if point.scaling == TRAINED]
+    return sorted({point.length for point in points if math.isfinite(point.length)})
+
+
+def has_scalings(study: Study) -> bool:
+    """True where some run was evaluated under a scaling it was not trained with."""
+    return any(point.scaling != TRAINED for arm in study.arms for point in loss_points(arm) + retrieval_points(arm))

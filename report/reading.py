@@ -1,0 +1,269 @@
+"""Sweep and run directories, read into plain objects; what cannot be read is named, and never ends the report."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UserError
+
+EVALS = ("loss", "retrieval", "throughput", "memory", "profile", "equivalence")
+STATUSES = ("done", "running", "preempted", "waiting", "failed", "diverged", "unreadable")
+
+
+@dataclass
+class Run:
+    """One run directory. `missing` says for each evaluation that is not there why."""
+
+    arm: str
+    seed: int
+    directory: Path
+    status: str
+    error: str = ""
+    info: dict[str, Any] = field(default_factory=dict)  # run.json
+    config: dict[str, Any] = field(default_factory=dict)  # config.json
+    metrics: list[dict[str, Any]] = field(default_factory=list)  # metrics.jsonl, by rising step
+    evals: dict[str, dict[str, Any]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Arm:
+    """One arm of a study: its configuration and its runs, one a seed."""
+
+    name: str
+    overrides: dict[str, Any]
+    config: dict[str, Any]
+    runs: list[Run]
+
+    @property
+    def done(self) -> list[Run]:
+        """The runs that ended well: the only ones that enter a statistic."""
+        return [run for run in self.runs if run.status == "done"]
+
+
+@dataclass
+class Study:
+    """Arms that are compared with one another; `baseline` is None where nothing is."""
+
+    name: str
+    title: str
+    question: str
+    baseline: str | None
+    evals: list[str]
+    arms: list[Arm]
+    seeds: list[int]
+
+    def arm(self, name: str | None) -> Arm | None:
+        """Returns the arm of that name, or None."""
+        return next((arm for arm in self.arms if arm.name == name), None)
+
+
+@dataclass
+class Sweep:
+    """All that a report is made from. `faults` names every file that could not be read, and where in it."""
+
+    directory: Path
+    name: str
+    title: str
+    file: str
+    created: str
+    studies: list[Study]
+    single: bool = False
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def runs(self) -> list[Run]:
+        """Every run of every study."""
+        return [run for study in self.studies for arm in study.arms for run in arm.runs]
+
+
+def read(directory: str | Path) -> Sweep:
+    """Reads a sweep directory (it has sweep.json) or a single run directory (it has run.json or config.json).
+
+    Raises:
+        UserError: the directory is neither.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise UserError(f"{directory}: no such directory")
+    if (directory / "sweep.json").exists():
+        return _Reader(directory).sweep()
+    if (directory / "run.json").exists() or (directory / "config.json").exists():
+        return _Reader(directory).single()
+    raise UserError(f"{directory}: neither a sweep (no sweep.json) nor a run (no run.json)")
+
+
+class _Reader:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.faults: list[str] = []
+
+    def sweep(self) -> Sweep:
+        raw = self.object("sweep.json")
+        studies = [self.study(item, index) for index, item in enumerate(items(raw, "studies"))]
+        name = text(raw.get("name")) or self.directory.name
+        return Sweep(
+            directory=self.directory,
+            name=name,
+            title=text(raw.get("title")) or name,
+            file=text(raw.get("file")),
+            created=text(raw.get("created")),
+            studies=[study for study in studies if study is not None],
+            faults=self.faults,
+        )
+
+    def single(self) -> Sweep:
+        run = self.run("", self.directory, seed=0)
+        run.seed = whole(run.info.get("seed", run.config.get("seed")), 0)
+        run.arm = text(run.info.get("name")) or text(run.config.get("name")) or self.directory.resolve().name
+        arm = Arm(run.arm, {}, run.config, [run])
+        study = Study(run.arm, run.arm, "", None, sorted(run.evals), [arm], [run.seed])
+        created = text(run.info.get("started"))
+        return Sweep(self.directory, run.arm, run.arm, "", created, [study], single=True, faults=self.faults)
+
+    def study(self, raw: Any, index: int) -> Study | None:
+        if not isinstance(raw, dict):
+            self.faults.append(f"sweep.json: studies[{index}] is not an object")
+            return None
+        name = text(raw.get("name")) or f"study {index + 1}"
+        seeds = [whole(seed, 0) for seed in items(raw, "seeds")]
+        arms = [arm for item in items(raw, "arms") if (arm := self.arm(item, seeds, name)) is not None]
+        baseline = text(raw.get("baseline")) or None
+        if baseline is not None and baseline not in [arm.name for arm in arms]:
+            self.faults.append(f"sweep.json: study {name}: its baseline {baseline} is not among its arms")
+            baseline = None
+        title = text(raw.get("title")) or name
+        evals = [text(item) for item in items(raw, "evals")]
+        return Study(name, title, text(raw.get("question")), baseline, evals, arms, seeds)
+
+    def arm(self, raw: Any, seeds: list[int], study: str) -> Arm | None:
+        name = text(raw.get("name")) if isinstance(raw, dict) else ""
+        if not name:
+            self.faults.append(f"sweep.json: study {study}: an arm without a name")
+            return None
+        folder = self.directory / "runs" / name
+        if not folder.resolve().is_relative_to(self.directory.resolve()):
+            self.faults.append(f"sweep.json: study {study}: arm {name} lies outside the sweep's directory")
+            return None
+        runs = [self.run(name, folder / f"seed{seed}", seed) for seed in seeds]
+        return Arm(name, mapping(raw.get("overrides")), mapping(raw.get("config")), runs)
+
+    def run(self, arm: str, directory: Path, seed: int) -> Run:
+        run = Run(arm, seed, directory, "waiting")
+        place = self.place(directory)
+        if not directory.is_dir():
+            return run
+        run.config = self.object(f"{place}config.json", optional=True)
+        if not (directory / "run.json").exists():
+            return run
+        before = len(self.faults)
+        run.info = self.object(f"{place}run.json")
+        unreadable = self.faults[before] if len(self.faults) > before else ""
+        run.status = "unreadable" if unreadable else text(run.info.get("status")) or "unreadable"
+        run.error = unreadable or text(run.info.get("error"))
+        run.metrics = self.metrics(f"{place}metrics.jsonl")
+        for name in EVALS:
+            self.evaluation(run, name, f"{place}eval/{name}.json")
+        return run
+
+    def evaluation(self, run: Run, name: str, path: str) -> None:
+        before = len(self.faults)
+        found = self.object(path, optional=True)
+        if found:
+            run.evals[name] = found
+        elif len(self.faults) > before:
+            run.missing[name] = self.faults[before]
+        elif failure := text(dig(run.info, "eval_errors", name)).strip():
+            run.missing[name] = f"{path}: the evaluation failed: {failure.splitlines()[-1]}"
+        else:
+            run.missing[name] = f"no {path}" if run.status == "done" else f"{path}: the run is {run.status}"
+
+    def place(self, directory: Path) -> str:
+        relative = directory.relative_to(self.directory).as_posix()
+        return "" if relative == "." else f"{relative}/"
+
+    def object(self, path: str, optional: bool = False) -> dict[str, Any]:
+        """Returns the JSON object in a file; an empty one, and a line in `faults`, where it cannot be read."""
+        file = self.directory / path
+        if optional and not file.exists():
+            return {}
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            self.faults.append(f"{path}: line {error.lineno} column {error.colno}: {error.msg}")
+        except (OSError, ValueError, RecursionError) as error:
+            self.faults.append(f"{path}: {getattr(error, 'strerror', None) or error}")
+        else:
+            if isinstance(found, dict):
+                return found
+            self.faults.append(f"{path}: holds {type(found).__name__}, not an object")
+        return {}
+
+    def metrics(self, path: str) -> list[dict[str, Any]]:
+        """Returns the lines by step, of several for one step (after a resume) the last; a torn end is no fault."""
+        file = self.directory / path
+        try:
+            lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
+        except OSError:
+            return []
+        by_step: dict[float, dict[str, Any]] = {}
+        for index, line in enumerate(lines):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                step = number(row.get("step"))
+            except (ValueError, AttributeError, RecursionError) as error:
+                if index < len(lines) - 1:
+                    self.faults.append(f"{path}: line {index + 1}: {error}")
+                continue
+            if math.isfinite(step):
+                by_step[step] = row
+        return [by_step[step] for step in sorted(by_step)]
+
+
+def number(value: Any) -> float:
+    """Returns a float; nan for what is not a number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return math.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def whole(value: Any, default: int) -> int:
+    """Returns an int, or the default for what is not a finite number."""
+    found = number(value)
+    return int(found) if math.isfinite(found) else default
+
+
+def text(value: Any) -> str:
+    """Returns text; empty for None and for what is neither text nor a number."""
+    return str(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Returns the value if it is a dict, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def items(raw: Any, *keys: str) -> list[Any]:
+    """Returns the list at a path of keys; empty where there is none."""
+    found = dig(raw, *keys)
+    return found if isinstance(found, list) else []
+
+
+def dig(raw: Any, *keys: str) -> Any:
+    """Returns what lies at a path of keys, or None."""
+    for key in keys:
+        raw = raw.get(key) if isinstance(raw, dict) else None
+    return raw
+
+
+def objects(raw: Any, *keys: str) -> Iterator[dict[str, Any]]:
+    """Yields the objects of the list at a path of keys, and leaves out what is none."""
+    yield from (item for item in items(raw, *keys) if isinstance(item, dict))

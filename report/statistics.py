@@ -1,0 +1,139 @@
+"""Intervals and differences: Student's t over seeds, Wilson and Newcombe for shares, Holm for many comparisons."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its interval. `over` says what varies in it: "seeds", "tokens", "examples", or "" for no interval."""
+
+    mean: float
+    low: float = math.nan
+    high: float = math.nan
+    count: int = 1  # seeds
+    over: str = ""
+    examples: int = 0  # of a share: how many were tried
+
+    @property
+    def half(self) -> float:
+        """Half the interval's width; nan without one."""
+        return (self.high - self.low) / 2
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Arm minus baseline, paired by seed. `low`, `high` and `p` are nan with fewer than two seeds in common."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    seeds: tuple[int, ...]
+
+    @property
+    def half(self) -> float:
+        """Half the interval's width; nan without one."""
+        return (self.high - self.low) / 2
+
+    @property
+    def resolved(self) -> bool:
+        """True where the interval leaves 0 out."""
+        return self.low > 0 or self.high < 0
+
+
+NOTHING = Estimate(math.nan, count=0)
+
+
+def over_seeds(values: Iterable[float]) -> Estimate:
+    """Returns the mean of one value a seed with its 95% t-interval (n - 1 degrees of freedom); one seed has none."""
+    array = np.asarray([value for value in values if math.isfinite(value)], dtype=float)
+    if array.size == 0:
+        return NOTHING
+    if array.size == 1:
+        return Estimate(float(array[0]))
+    half = _half_width(array)
+    mean = float(array.mean())
+    return Estimate(mean, mean - half, mean + half, array.size, "seeds")
+
+
+def _half_width(array: np.ndarray) -> float:
+    error = float(array.std(ddof=1)) / math.sqrt(array.size)
+    return float(stats.t.ppf(0.5 + CONFIDENCE / 2, array.size - 1)) * error
+
+
+def paired(arm: Mapping[int, float], baseline: Mapping[int, float]) -> Difference:
+    """Returns arm - baseline over the seeds both have, their t-interval, and the paired t-test's p.
+
+    Args:
+        arm, baseline: a value for each seed.
+    """
+    seeds = tuple(
+        seed for seed in sorted(arm) if seed in baseline and math.isfinite(arm[seed]) and math.isfinite(baseline[seed])
+    )
+    differences = np.asarray([arm[seed] - baseline[seed] for seed in seeds], dtype=float)
+    if differences.size == 0:
+        return Difference(math.nan, math.nan, math.nan, math.nan, seeds)
+    mean = float(differences.mean())
+    if differences.size == 1:
+        return Difference(mean, math.nan, math.nan, math.nan, seeds)
+    half = _half_width(differences)
+    error = float(differences.std(ddof=1)) / math.sqrt(differences.size)
+    p = float(2 * stats.t.sf(abs(mean) / error, differences.size - 1)) if error > 0 else float(mean == 0)
+    return Difference(mean, mean - half, mean + half, p, seeds)
+
+
+def paired_shares(arm: Mapping[int, tuple[float, float]], baseline: Mapping[int, tuple[float, float]]) -> Difference:
+    """Returns the paired difference of shares (correct, examples) by seed, in shares of 1.
+
+    Seeds that all solve a task have no spread, and a t-interval would then promise a certainty that a finite number of
+    examples cannot give. So the interval is the wider, at each end, of the t-interval over seeds and of Newcombe's
+    hybrid score interval over all examples (Newcombe 1998, method 10).
+    """
+    seeds = [seed for seed in sorted(arm) if seed in baseline and arm[seed][1] > 0 and baseline[seed][1] > 0]
+    difference = paired(
+        {seed: arm[seed][0] / arm[seed][1] for seed in seeds},
+        {seed: baseline[seed][0] / baseline[seed][1] for seed in seeds},
+    )
+    if len(seeds) < 2:
+        return difference
+    low, high = newcombe(
+        [sum(arm[seed][part] for seed in seeds) for part in (0, 1)],
+        [sum(baseline[seed][part] for seed in seeds) for part in (0, 1)],
+    )
+    p = 1.0 if low <= 0 <= high else difference.p
+    return Difference(difference.mean, min(difference.low, low), max(difference.high, high), p, difference.seeds)
+
+
+def newcombe(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+    """Returns the 95% interval of first share - second share, each given as (correct, examples)."""
+    one, other = wilson(*first), wilson(*second)
+    gap = one.mean - other.mean
+    low = gap - math.hypot(one.mean - one.low, other.high - other.mean)
+    high = gap + math.hypot(one.high - one.mean, other.mean - other.low)
+    return low, high
+
+
+def wilson(correct: float, examples: float) -> Estimate:
+    """Returns the share correct / examples with Wilson's 95% interval; NOTHING for an impossible count."""
+    if not (math.isfinite(correct) and math.isfinite(examples)) or examples < 1 or not 0 <= correct <= examples:
+        return NOTHING
+    result = stats.binomtest(round(correct), round(examples)).proportion_ci(CONFIDENCE, method="wilson")
+    return Estimate(correct / examples, float(result.low), float(result.high), 1, "examples", round(examples))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Returns Holm's step-down adjusted p-values; nan stays nan and is not counted."""
+    order = sorted((p, index) for index, p in enumerate(p_values) if math.isfinite(p))
+    adjusted = [math.nan] * len(p_values)
+    largest = 0.0
+    for rank, (p, index) in enumerate(order):
+        largest = max(largest, min(1.0, p * (len(order) - rank)))
+        adjusted[index] = largest
+    return adjusted

@@ -1,0 +1,336 @@
+"""The table of arms: as rows of raw numbers (CSV), and as formatted cells for the page, Markdown and LaTeX."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from report import formats
+from report.comparable import Mark, marks, reference_arm
+from report.compare import Comparison, comparisons
+from report.formats import DASH, PLUS_MINUS, decimals, fixed, interval, percent
+from report.measures import (
+    TRAINED,
+    Number,
+    bits_per_byte,
+    from_eval,
+    from_info,
+    has_scalings,
+    loss,
+    median,
+    memory_source,
+    names,
+    pooled,
+    retrieval_lengths,
+    retrieval_points,
+    skipped,
+    train_memory,
+)
+from report.reading import Arm, Study
+from report.statistics import Estimate
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: `text`, a second smaller line `sub`, what it sorts by, and where it is a dash why."""
+
+    text: str
+    sub: str = ""
+    sort: float | str = math.nan
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. `paper` columns go into LaTeX too; `note` explains the heading."""
+
+    key: str
+    heading: str
+    note: str = ""
+    numeric: bool = True
+    paper: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """The arms of one study: columns, a row of cells an arm, notes below, and the raw numbers."""
+
+    study: Study
+    columns: list[Column]
+    rows: list[tuple[Arm, list[Cell]]]
+    raw: list[dict[str, Any]]
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why there are dashes, and which conditions evaluations left out: each reason once."""
+        found = [cell.why for _, cells in self.rows for cell in cells if cell.why]
+        for arm, _ in self.rows:
+            found += [f"{arm.name}: no {', '.join(left)}: {reason}" for reason, left in skipped(arm).items()]
+        return list(dict.fromkeys(found))
+
+
+def build(study: Study) -> Table:
+    """Returns the study's table."""
+    by_arm = {one.arm: one for one in comparisons(study) if one.measure == "loss"}
+    differing = marks(study)
+    lengths = retrieval_lengths(study)
+    columns = _columns(study, lengths, bool(by_arm))
+    rows, raw = [], []
+    for arm in study.arms:
+        cells = _cells(study, arm, lengths, by_arm.get(arm.name), differing.get(arm.name, []))
+        rows.append((arm, [cells[column.key] for column in columns]))
+        raw.append(_raw(study, arm, lengths, by_arm.get(arm.name), differing.get(arm.name, [])))
+    return Table(study, columns, rows, raw)
+
+
+def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]:
+    columns = [Column("arm", "arm", numeric=False)]
+    if _asked(study, "loss"):
+        columns += [Column("loss", "val. loss", "nats/token, 95% interval")]
+        columns += [Column("difference", f"{formats.DELTA} baseline", "nats, paired by seed")] if compared else []
+        columns += [Column("bits", "bits/byte")]
+    if _asked(study, "retrieval"):
+        own = ", own scaling" if has_scalings(study) else ""
+        columns += [
+            Column(f"retrieval {length:g}", f"retrieval @{length:g}", f"right{own}, 95%") for length in lengths
+        ] or [Column("retrieval", "retrieval", "right")]
+    if _asked(study, "throughput"):
+        columns += [Column("train", "train", "tokens/s"), Column("decode", "decode", "tokens/s")]
+    if _asked(study, "memory"):
+        columns += [Column("memory", "memory", "train step, peak")]
+    columns += [
+        Column("parameters", "parameters"),
+        Column("flops", "FLOPs/token", paper=True),
+        Column("kv", "KV cache", "bytes/token"),
+        Column("kernel", "kernel", "attention, as run", numeric=False),
+        Column("seeds", "seeds", "done / failed / diverged", numeric=False),
+    ]
+    if len(study.arms) > 1:
+        columns += [Column("comparable", "like for like", numeric=False, paper=False)]
+    return columns
+
+
+def _asked(study: Study, name: str) -> bool:
+    return name in study.evals or any(name in run.evals for arm in study.arms for run in arm.runs)
+
+
+def _cells(
+    study: Study, arm: Arm, lengths: list[float], compared: Comparison | None, differing: list[Mark]
+) -> dict[str, Cell]:
+    cells = {
+        "arm": Cell(arm.name, sort=arm.name),
+        "loss": _estimate(loss(arm), _why(arm, "loss")),
+        "difference": _difference(study, arm, compared),
+        "bits": _estimate(bits_per_byte(arm), _why(arm, "loss")),
+        "retrieval": Cell(DASH, why=_why(arm, "retrieval")),
+        "train": _rate(arm, from_eval("throughput", "train", "tokens_per_second"), _why(arm, "throughput")),
+        "decode": _rate(arm, from_eval("throughput", "decode", "tokens_per_second"), _why(arm, "throughput")),
+        "memory": _memory(arm),
+        "parameters": _plain(arm, from_info("parameters", "total"), formats.count),
+        "flops": _plain(arm, from_info("flops_per_token", "value"), formats.count),
+        "kv": _plain(arm, from_info("kv_bytes_per_token"), formats.memory),
+        "kernel": _name(arm, "attention_kernel"),
+        "seeds": _seeds(arm),
+        "comparable": _comparable(study, arm, differing),
+    }
+    for length in lengths:
+        points = [p for p in retrieval_points(arm) if p.length == length and p.scaling == TRAINED]
+        share = pooled(points)
+        why = _why(arm, "retrieval") if not points else ""
+        cells[f"retrieval {length:g}"] = _share(share, why or f"{arm.name}: not evaluated at {length:g} tokens")
+    return cells
+
+
+def _estimate(one: Estimate, why: str) -> Cell:
+    if not math.isfinite(one.mean):
+        return Cell(DASH, why=why)
+    places = decimals(one.half, most=4) if one.over == "seeds" else 3
+    ends = interval(one.low, one.high, places)
+    sub = f"{ends} tokens only" if one.over == "tokens" else ends or "1 seed"
+    return Cell(fixed(one.mean, places), sub, one.mean)
+
+
+def _share(one: Estimate, why: str) -> Cell:
+    if not math.isfinite(one.mean):
+        return Cell(DASH, why=why)
+    ends = f"[{100 * one.low:.1f}, {100 * one.high:.1f}]"
+    return Cell(percent(one.mean), f"{ends} n={one.examples}", one.mean)
+
+
+def _difference(study: Study, arm: Arm, one: Comparison | None) -> Cell:
+    if one is None:
+        return Cell("baseline" if study.baseline else "reference", sort=0.0)
+    if not math.isfinite(one.difference.mean) or one.verdict == "not comparable":
+        return Cell(DASH, why=f"{arm.name}: {one.why}" if one.why else "")
+    places = decimals(one.difference.half, most=4)
+    sign = "+" if one.difference.mean > 0 else ""
+    half = f"{PLUS_MINUS}{fixed(one.difference.half, places)}" if math.isfinite(one.difference.half) else "1 seed"
+    return Cell(f"{sign}{fixed(one.difference.mean, places)}", f"{half}, {one.verdict}", one.difference.mean)
+
+
+def _rate(arm: Arm, measure: Number, why: str) -> Cell:
+    value = median(arm, measure)
+    return Cell(formats.count(value), "", value) if math.isfinite(value) else Cell(DASH, why=why)
+
+
+def _memory(arm: Arm) -> Cell:
+    value = median(arm, train_memory)
+    if not math.isfinite(value):
+        return Cell(DASH, why=_why(arm, "memory"))
+    return Cell(formats.memory(value), memory_source(arm), value)
+
+
+def _plain(arm: Arm, measure: Number, show: Callable[[float], str]) -> Cell:
+    value = median(arm, measure)
+    why = f"{arm.name}: not in run.json" if arm.done else _why(arm, "")
+    return Cell(show(value), "", value) if math.isfinite(value) else Cell(DASH, why=why)
+
+
+def _name(arm: Arm, key: str) -> Cell:
+    found = ", ".join(names(arm, lambda run: run.info.get(key)))
+    return Cell(found, sort=found) if found else Cell(DASH, why=_why(arm, ""))
+
+
+def _seeds(arm: Arm) -> Cell:
+    def amount(*statuses: str) -> int:
+        return sum(run.status in statuses for run in arm.runs)
+
+    done, failed, diverged = amount("done"), amount("failed", "unreadable"), amount("diverged")
+    rest = len(arm.runs) - done - failed - diverged
+    sub = f"of {len(arm.runs)}, {rest} to come" if rest else f"of {len(arm.runs)}"
+    return Cell(f"{done} / {failed} / {diverged}", sub, f"{done:06d}")
+
+
+def _comparable(study: Study, arm: Arm, differing: list[Mark]) -> Cell:
+    if arm is reference_arm(study):
+        return Cell("baseline" if study.baseline else "reference")
+    if not arm.done:
+        return Cell(DASH, why=_why(arm, ""))
+    if not differing:
+        return Cell("yes")
+    levels = {mark.level for mark in differing}
+    shorts = ", ".join(dict.fromkeys(mark.short for mark in differing))
+    head = "no" if "not comparable" in levels else "differs" if "differs" in levels else "yes, note"
+    return Cell(head, shorts, head)
+
+
+def _why(arm: Arm, evaluation: str) -> str:
+    """Returns why the arm has nothing from an evaluation: its runs' states, or what is missing of the finished ones."""
+    if not arm.done:
+        states = formats.listed(list(dict.fromkeys(run.status for run in arm.runs))) or "absent"
+        return f"{arm.name}: no finished run ({states})"
+    reasons = [run.missing[evaluation] for run in arm.done if evaluation in run.missing]
+    return f"{arm.name}: {reasons[0]}" if reasons else f"{arm.name}: no finite value"
+
+
+def _raw(
+    study: Study, arm: Arm, lengths: list[float], compared: Comparison | None, differing: Iterable[Mark]
+) -> dict[str, Any]:
+    one, bits = loss(arm), bits_per_byte(arm)
+    row: dict[str, Any] = {
+        "study": study.name,
+        "arm": arm.name,
+        "baseline": study.baseline or "",
+        "loss": one.mean,
+        "loss_low": one.low,
+        "loss_high": one.high,
+        "loss_interval_over": one.over,
+        "bits_per_byte": bits.mean,
+        "bits_per_byte_low": bits.low,
+        "bits_per_byte_high": bits.high,
+        "loss_difference": compared.difference.mean if compared else math.nan,
+        "loss_difference_low": compared.difference.low if compared else math.nan,
+        "loss_difference_high": compared.difference.high if compared else math.nan,
+        "loss_difference_p": compared.difference.p if compared else math.nan,
+        "loss_difference_p_holm": compared.p_holm if compared else math.nan,
+        "verdict": compared.verdict if compared else "",
+    }
+    for length in lengths:
+        share = pooled(p for p in retrieval_points(arm) if p.length == length and p.scaling == TRAINED)
+        row[f"retrieval_{length:g}"] = share.mean
+        row[f"retrieval_{length:g}_low"] = share.low
+        row[f"retrieval_{length:g}_high"] = share.high
+        row[f"retrieval_{length:g}_examples"] = share.examples
+    states = [run.status for run in arm.runs]
+    return row | {
+        "train_tokens_per_second": median(arm, from_eval("throughput", "train", "tokens_per_second")),
+        "prefill_tokens_per_second": median(arm, from_eval("throughput", "prefill", "tokens_per_second")),
+        "decode_tokens_per_second": median(arm, from_eval("throughput", "decode", "tokens_per_second")),
+        "train_memory_bytes": median(arm, train_memory),
+        "train_memory_source": memory_source(arm),
+        "parameters": median(arm, from_info("parameters", "total")),
+        "parameters_non_embedding": median(arm, from_info("parameters", "non_embedding")),
+        "flops_per_token": median(arm, from_info("flops_per_token", "value")),
+        "kv_bytes_per_token": median(arm, from_info("kv_bytes_per_token")),
+        "attention_kernel": ", ".join(names(arm, lambda run: run.info.get("attention_kernel"))),
+        "dtype": ", ".join(names(arm, lambda run: run.info.get("dtype"))),
+        "seeds": len(arm.runs),
+        "seeds_done": states.count("done"),
+        "seeds_failed": states.count("failed") + states.count("unreadable"),
+        "seeds_diverged": states.count("diverged"),
+        "marks": "; ".join(f"{mark.level}: {mark.words}" for mark in differing),
+    }
+
+
+def markdown(tables: list[Table]) -> str:
+    """Returns the tables as Markdown, one heading a study."""
+    parts = []
+    for table in tables:
+        head = [formats.markdown(_heading(column)) for column in table.columns]
+        lines = [f"| {' | '.join(head)} |"]
+        lines += [f"|{'|'.join('---:' if column.numeric else ':---' for column in table.columns)}|"]
+        for _, cells in table.rows:
+            shown = [formats.markdown(f"{cell.text} {cell.sub}".strip()) for cell in cells]
+            lines += [f"| {' | '.join(shown)} |"]
+        notes = "".join(f"\n- {formats.markdown(reason)}" for reason in table.reasons)
+        notes = f"\n\n{DASH} means not there:\n{notes}" if notes else ""
+        body = "\n".join(lines)
+        parts.append(f"## {formats.markdown(table.study.title)}\n\n{body}{notes}\n")
+    return "\n".join(parts) or "No arms.\n"
+
+
+def _heading(column: Column) -> str:
+    return f"{column.heading} ({column.note})" if column.note else column.heading
+
+
+def latex(tables: list[Table]) -> str:
+    """Returns the tables as LaTeX (booktabs), one table environment a study."""
+    parts = ["% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
+    for table in tables:
+        kept = [index for index, column in enumerate(table.columns) if column.paper]
+        columns = [table.columns[index] for index in kept]
+        align = "".join("r" if column.numeric else "l" for column in columns)
+        tops = " & ".join(formats.latex(column.heading) for column in columns)
+        units = " & ".join(
+            f"{{\\scriptsize {formats.latex(column.note)}}}" if column.note else "" for column in columns
+        )
+        rows = [" & ".join(_latex_cell(cells[index]) for index in kept) + r" \\" for _, cells in table.rows]
+        parts.append(
+            "\n".join(
+                [
+                    r"\begin{table}[t]",
+                    r"  \centering\small",
+                    rf"  \caption{{{formats.latex(table.study.title)}}}",
+                    rf"  \label{{tab:{formats.slug(table.study.name)}}}",
+                    r"  \resizebox{\linewidth}{!}{%",
+                    rf"  \begin{{tabular}}{{@{{}}{align}@{{}}}}",
+                    r"    \toprule",
+                    rf"    {tops} \\",
+                    rf"    {units} \\",
+                    r"    \midrule",
+                    *[f"    {row}" for row in rows],
+                    r"    \bottomrule",
+                    r"  \end{tabular}}",
+                    r"\end{table}",
+                ]
+            )
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _latex_cell(cell: Cell) -> str:
+    return f"{formats.latex(cell.text)} {_latex_small(cell.sub)}".strip()
+
+
+def _latex_small(text: str) -> str:
+    return rf"{{\scriptsize {formats.latex(text)}}}" if text else ""

@@ -1,0 +1,59 @@
+"""How charts look: a palette that colour-blind readers can tell apart, type that stays legible at column width."""
+
+from typing import Any
+
+# Okabe and Ito's colours without black and yellow, which vanish on a dark or a white page, and with two of Tol's.
+LIGHT = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00", "#56b4e9", "#6e6e6e", "#882255"]
+DARK = ["#4ba3e3", "#f0803c", "#2fc79a", "#d987c9", "#f2b84b", "#8ad0f7", "#a9a9a9", "#d2698f"]
+SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left"]
+DASHES: list[list[int]] = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+WIDTH, HEIGHT = 360, 230  # pixels of 1/96 inch: a column of a two-column paper
+
+
+def dash(index: int) -> list[int]:
+    """Returns the dash pattern of the index-th arm: colours repeat after eight, dashes tell the rounds apart."""
+    return DASHES[index // len(LIGHT) % len(DASHES)]
+
+
+def config(dark: bool = False) -> dict[str, Any]:
+    """Returns the Vega-Lite config of the light (also the printed) or the dark page."""
+    ink, soft, rule = ("#e6e8eb", "#a9b0b8", "#363c44") if dark else ("#1b1f24", "#57606a", "#e3e6ea")
+    text = {"labelFont": FONT, "titleFont": FONT, "labelColor": soft, "titleColor": ink}
+    return {
+        "background": "transparent" if dark else "white",
+        "font": FONT,
+        "axis": {
+            **text,
+            "labelFontSize": 11,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "titlePadding": 8,
+            "gridColor": rule,
+            "domainColor": soft,
+            "tickColor": soft,
+            "tickSize": 4,
+            "labelFlush": False,
+        },
+        "axisX": {"grid": False},
+        "axisY": {"domain": False, "ticks": False, "labelPadding": 6},
+        "legend": {
+            **text,
+            "labelFontSize": 11,
+            "titleFontSize": 11,
+            "labelColor": ink,
+            "orient": "top",
+            "symbolLimit": 0,
+            "labelLimit": 180,
+            "symbolStrokeWidth": 2,
+            "symbolOpacity": 1,
+            "columns": 4,
+            "title": None,
+        },
+        "header": {**text, "labelFontSize": 12, "labelColor": ink, "labelLimit": 260, "labelPadding": 4},
+        "view": {"stroke": None},
+        "range": {"category": DARK if dark else LIGHT},
+        "line": {"strokeCap": "round", "strokeJoin": "round"},
+        "text": {"font": FONT, "fontSize": 11, "fill": ink},
+        "rule": {"color": soft},
+    }

@@ -1,0 +1,220 @@
+"""What is shown and what is not, in words: one sentence a comparison."""
+
+import math
+from dataclasses import dataclass
+
+from report.comparable import DIFFERS, NOTE, REFUSED, marks, reference_arm, within
+from report.compare import (
+    MISSING,
+    ONE_SEED,
+    RESOLVED,
+    UNRESOLVED,
+    Comparison,
+    ScalingLine,
+    ScalingTable,
+    comparisons,
+    scaling_tables,
+)
+from report.formats import (
+    PLUS_MINUS,
+    counted,
+    decimals,
+    fixed,
+    interval,
+    listed,
+    multiple,
+    percent,
+    plural,
+)
+from report.measures import scaling_label
+from report.reading import Study, Sweep
+from report.statistics import Difference, Estimate
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence and what kind of claim it makes: one of the verdicts, or "note"."""
+
+    verdict: str
+    text: str
+
+
+def arms(study: Study) -> list[Sentence]:
+    """Returns what the study shows of each arm against its baseline, first the resolved."""
+    found = comparisons(study)
+    order = {RESOLVED: 0, UNRESOLVED: 1, ONE_SEED: 2, REFUSED: 3, MISSING: 4}
+    ranked = sorted(found, key=lambda one: (one.measure != "loss", order[one.verdict]))
+    return [Sentence(one.verdict, _arm(one)) for one in ranked]
+
+
+def _arm(one: Comparison) -> str:
+    what = "loss" if one.measure == "loss" else "retrieval at the training length"
+    pair = f"{one.arm} against {one.baseline}, {what}"
+    if one.verdict == MISSING:
+        return f"{pair}: cannot be told, {one.why}."
+    if one.verdict == REFUSED:
+        return f"{pair}: not comparable ({one.why}), so no difference is claimed."
+    if one.verdict == ONE_SEED:
+        return _one_seed(one, pair)
+    return f"{_claim(one, what)}{_correction(one)}{_qualification(one)}."
+
+
+def _claim(one: Comparison, what: str) -> str:
+    gap = one.difference
+    seeds = plural(len(gap.seeds), "seed")
+    if one.verdict == UNRESOLVED:
+        shown = amount(one.measure, gap.mean, gap.half, signed=True)
+        half = _within(one.measure, gap)
+        return f"{one.arm} against {one.baseline}, {what}: no difference resolved ({shown} {half}, {seeds})"
+    winner, loser = (one.arm, one.baseline) if one.better else (one.baseline, one.arm)
+    turned = gap.mean < 0
+    low, high = (-gap.high, -gap.low) if turned else (gap.low, gap.high)
+    what = "" if one.measure == "loss" else f" in {what}"
+    shown = amount(one.measure, abs(gap.mean), gap.half)
+    return f"{winner} beats {loser}{what} by {shown} {_ends(one.measure, low, high, gap.half)}, {seeds}"
+
+
+def _one_seed(one: Comparison, pair: str) -> str:
+    gap = one.difference
+    lower = "lower" if gap.mean < 0 else "higher"
+    noise = "validation tokens" if one.measure == "loss" else "examples"
+    return (
+        f"{pair}: one seed cannot resolve anything about seeds. In seed {gap.seeds[0]} alone {one.arm} is "
+        f"{amount(one.measure, abs(gap.mean), one.mine.half)} {lower} ({_value(one.measure, one.mine)} against "
+        f"{_value(one.measure, one.other)}; intervals over {noise}: measurement noise only)"
+        f"{_qualification(one)}."
+    )
+
+
+def _correction(one: Comparison) -> str:
+    if one.family < 2 or one.verdict != RESOLVED:
+        return ""
+    holds = "also" if one.p_holm <= 0.05 else "but no longer"
+    return f"; {holds} resolved after Holm's correction for {one.family} comparisons"
+
+
+def _qualification(one: Comparison) -> str:
+    found = [mark.words for mark in one.marks if mark.level == DIFFERS]
+    return f"; not like for like: {'; '.join(found)}" if found else ""
+
+
+def amount(measure: str, value: float, half: float = math.nan, signed: bool = False) -> str:
+    """Returns a difference with its unit: nats for a loss, points (of 100) for a share."""
+    sign = "+" if signed and value > 0 else ""
+    if measure == "loss":
+        return f"{sign}{fixed(value, decimals(half, most=4))} nats"
+    return f"{sign}{fixed(100 * value, 1)} points"
+
+
+def _within(measure: str, gap: Difference) -> str:
+    half = max(gap.high - gap.mean, gap.mean - gap.low)
+    return PLUS_MINUS + (fixed(half, decimals(half, most=4)) if measure == "loss" else fixed(100 * half, 1))
+
+
+def _ends(measure: str, low: float, high: float, half: float) -> str:
+    return interval(low, high, decimals(half, most=4)) if measure == "loss" else interval(100 * low, 100 * high, 1)
+
+
+def _value(measure: str, one: Estimate) -> str:
+    if measure != "loss":
+        ends = f" [{percent(one.low)}, {percent(one.high)}]" if math.isfinite(one.low) else ""
+        return f"{percent(one.mean)}{ends}"
+    ends = interval(one.low, one.high)
+    return f"{fixed(one.mean)}{' ' + ends if ends else ''}"
+
+
+def scalings(study: Study) -> tuple[list[Sentence], list[Sentence]]:
+    """Returns what the RoPE scalings show: of the baseline at its longest length, and of the other arms and lengths."""
+    tables = scaling_tables(study)
+    names = list(dict.fromkeys(table.arm for table in tables))
+    reference = reference_arm(study)
+    leading = reference.name if reference is not None and reference.name in names else next(iter(names), "")
+    longest = {
+        measure: max(
+            (table.multiple for table in tables if (table.arm, table.measure) == (leading, measure)), default=0.0
+        )
+        for measure in ("loss", "retrieval")
+    }
+    first: list[Sentence] = []
+    rest: list[Sentence] = []
+    for table in tables:
+        leads = table.arm == leading and table.multiple == longest[table.measure]
+        (first if leads else rest).append(_scaling(study, table))
+    return first, rest
+
+
+def _scaling(study: Study, table: ScalingTable) -> Sentence:
+    own = [arm for arm in study.arms if arm.name == table.arm]
+    label = {line.scaling: scaling_label(own, line.scaling) for line in table.lines}
+    values = [f"{label[line.scaling]} {_value(table.measure, line.estimate)}" for line in table.lines]
+    what = "loss" if table.measure == "loss" else "retrieval"
+    tokens = f" ({counted(table.length)} tokens)" if math.isfinite(table.length) else ""
+    unit = " nats" if table.measure == "loss" else ""
+    head = f"{table.arm}, {what} at {multiple(table.multiple)} the training length{tokens}: {listed(values)}{unit}"
+    gaps = [line for line in table.lines if line.difference is not None and line.difference.seeds]
+    reference = label[table.lines[0].scaling]
+    if not gaps:
+        return Sentence("note", f"{head}.")
+    if table.seeds < 2:
+        noise = "validation tokens" if table.measure == "loss" else "examples"
+        tail = (
+            f"One seed cannot resolve anything about seeds; these are intervals over {noise}, measurement noise only."
+        )
+        return Sentence(ONE_SEED, f"{head}. {tail}")
+    resolved = [_moved(table.measure, line, label) for line in gaps if line.difference and line.difference.resolved]
+    open_ = [_open(table.measure, line, label) for line in gaps if line.difference and not line.difference.resolved]
+    parts = [f"Against {reference}: {'; '.join(resolved)}"] if resolved else []
+    if open_:
+        parts.append(f"{'Not' if parts else f'Against {reference} not'} resolved: {listed(open_)}")
+    return Sentence(RESOLVED if resolved else UNRESOLVED, f"{head}, {plural(table.seeds, 'seed')}. {'. '.join(parts)}.")
+
+
+def _moved(measure: str, line: ScalingLine, label: dict[str, str]) -> str:
+    gap = line.difference
+    assert gap is not None
+    low, high = (-gap.high, -gap.low) if gap.mean < 0 else (gap.low, gap.high)
+    way = "lower" if gap.mean < 0 else "higher"
+    shown = amount(measure, abs(gap.mean), gap.half)
+    return f"{label[line.scaling]} {way} by {shown} {_ends(measure, low, high, gap.half)}"
+
+
+def _open(measure: str, line: ScalingLine, label: dict[str, str]) -> str:
+    gap = line.difference
+    assert gap is not None
+    return f"{label[line.scaling]} ({amount(measure, gap.mean, gap.half, signed=True)} {_within(measure, gap)})"
+
+
+def comparability(study: Study) -> list[Sentence]:
+    """Returns a sentence for each arm that differs from the baseline in more than the question."""
+    reference = reference_arm(study)
+    found = []
+    for name, own in marks(study).items():
+        for level in (REFUSED, DIFFERS, NOTE):
+            words = [mark.words for mark in own if mark.level == level]
+            if words and reference is not None:
+                said = "is not comparable with" if level == REFUSED else "differs from"
+                found.append(Sentence(level, f"{name} {said} {reference.name}: {'; '.join(words)}."))
+    for arm in study.arms:
+        if arm is reference or reference is None:
+            found += [Sentence(mark.level, f"{arm.name}: {mark.words}.") for mark in within(arm)]
+    return sorted(found, key=lambda one: (REFUSED, DIFFERS, NOTE).index(one.verdict))
+
+
+def state(sweep: Sweep) -> str:
+    """Returns how many runs there are, and in which state."""
+    counts: dict[str, int] = {}
+    for run in sweep.runs:
+        counts[run.status] = counts.get(run.status, 0) + 1
+    if not counts:
+        return "no runs"
+    return f"{plural(sum(counts.values()), 'run')}: {', '.join(f'{n} {status}' for status, n in counts.items())}"
+
+
+def preface(study: Study) -> str:
+    """Returns against what the study's arms are compared, or why nothing is."""
+    reference = reference_arm(study)
+    if reference is None:
+        only = f" {study.arms[0].name}" if study.arms else ""
+        return f"One arm,{only}: nothing to compare it with." if only else "No arms."
+    named = "the baseline" if study.baseline else "the first arm, since the study names no baseline"
+    return f"Every arm against {reference.name}, {named}. Lower loss is better; higher retrieval is better."
