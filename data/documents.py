@@ -1,0 +1,171 @@
+"""Documents from files: which files, how they are read, which split each document goes to."""
+
+import glob
+import hashlib
+import io
+import json
+import os
+import sysconfig
+import tokenize
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from configs.errors import UserError
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of a corpus. `name` is its path relative to the corpus, with forward slashes on every system."""
+
+    name: str
+    path: Path
+    size: int  # bytes
+    sha256: str  # of the file's bytes
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text with a name that is the same on every machine: the file's name, and the line in .jsonl files."""
+
+    name: str
+    text: str
+
+
+# Tests, installed packages, and what differs between two builds of one Python version.
+LEFT_OUT_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib-dynload"}
+LEFT_OUT_FILES = ("_sysconfigdata", "sitecustomize", "usercustomize")
+
+
+def stdlib_files() -> list[SourceFile]:
+    """Returns the Python standard library's own sources, sorted by name.
+
+    Raises:
+        UserError: this Python comes without them.
+    """
+    base = Path(sysconfig.get_paths()["stdlib"])
+    found = []
+    for path in base.rglob("*.py"):
+        parts = path.relative_to(base).parts
+        folders_fit = not any(part in LEFT_OUT_FOLDERS or part.startswith("config-") for part in parts[:-1])
+        if folders_fit and not parts[-1].startswith(LEFT_OUT_FILES) and path.is_file():
+            found.append(_source_file(path, base))
+    if len(found) < 100:
+        raise UserError(
+            f"this Python has no standard library sources in {base} ({len(found)} files); set data.path to text of your own"
+        )
+    return sorted(found, key=lambda file: file.name)
+
+
+def matching_files(pattern: str) -> list[SourceFile]:
+    """Returns the files a path or glob names (`**` goes through folders), sorted by name.
+
+    Raises:
+        UserError: nothing matches, or a file cannot be read.
+    """
+    pattern = os.path.expanduser(pattern)
+    literal = os.path.isfile(pattern)
+    paths = [pattern] if literal else [p for p in glob.glob(pattern, recursive=True) if os.path.isfile(p)]
+    if not paths:
+        if os.path.isdir(pattern):
+            raise UserError(f"data.path = {pattern!r}: is a folder; name its files with a glob, as {pattern}/**/*.txt")
+        raise UserError(f"data.path = {pattern!r}: no file matches (seen from {os.getcwd()})")
+    base = os.path.dirname(pattern) if literal else _fixed_part(pattern)
+    return sorted((_source_file(Path(p), Path(base)) for p in paths), key=lambda file: file.name)
+
+
+def _fixed_part(pattern: str) -> str:
+    """The folders before the first wildcard, so that names do not depend on where the corpus lies."""
+    while glob.has_magic(pattern):
+        pattern = os.path.dirname(pattern)
+    return pattern
+
+
+def _source_file(path: Path, base: Path) -> SourceFile:
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return SourceFile(path.relative_to(base).as_posix(), path, file.tell(), digest)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def read_python(file: SourceFile) -> Iterator[Document]:
+    """Yields a Python source file decoded as it declares (PEP 263); nothing where it cannot be decoded or is empty."""
+    content = _content(file)
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        text = content.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        return
+    if text:
+        yield Document(file.name, text)
+
+
+def read_text(file: SourceFile, field: str) -> Iterator[Document]:
+    """Yields the documents of a text file (one) or of a .jsonl file (one a line, under `field`); empty ones left out.
+
+    Line ends and byte order marks stay as they are.
+
+    Raises:
+        UserError: invalid UTF-8 (file and byte offset), a malformed line or a missing field (file and line).
+    """
+    content = _content(file)
+    if file.path.suffix.lower() == ".jsonl":
+        yield from _json_lines(file, content, field)
+    elif content:
+        yield Document(file.name, _decode(content, file.path, 0))
+
+
+def _json_lines(file: SourceFile, content: bytes, field: str) -> Iterator[Document]:
+    start = 0
+    for number, line in enumerate(io.BytesIO(content), 1):
+        if line.strip():
+            where = f"{file.path}, line {number}"
+            try:
+                record = json.loads(_decode(line, file.path, start))
+            except json.JSONDecodeError as error:
+                raise UserError(f"{where}: is not valid JSON ({error.msg} at column {error.colno})") from error
+            if not isinstance(record, dict):
+                raise UserError(f"{where}: must be a JSON object, is {type(record).__name__}")
+            if field not in record:
+                raise UserError(f"{where}: has no field {field!r} (data.field); it has {', '.join(record) or 'none'}")
+            if not isinstance(record[field], str):
+                raise UserError(f"{where}: field {field!r} must be text, is {type(record[field]).__name__}")
+            try:
+                record[field].encode()
+            except UnicodeEncodeError as error:
+                raise UserError(f"{where}: field {field!r} holds half a surrogate pair") from error
+            if record[field]:
+                yield Document(f"{file.name}:{number}", record[field])
+        start += len(line)
+
+
+def _decode(content: bytes, path: Path, offset: int) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not valid UTF-8 at byte offset {offset + error.start} ({error.reason})") from error
+
+
+def _content(file: SourceFile) -> bytes:
+    try:
+        content = file.path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file.path}: cannot be read ({error.strerror})") from error
+    if hashlib.sha256(content).hexdigest() != file.sha256:
+        raise UserError(f"{file.path}: changed while it was being read; run again")
+    return content
+
+
+def split_by_hash(names: Sequence[str], train_share: float) -> list[bool]:
+    """Returns for each document whether it trains, by a hash of its name, so that new files move no old one.
+
+    Neither side is left empty where there are two documents or more: the one nearest the threshold changes sides.
+    """
+    places = [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64 for name in names]
+    trains = [place < train_share for place in places]
+    if len(names) > 1 and len(set(trains)) == 1:
+        nearest = min(range(len(names)), key=lambda i: abs(places[i] - train_share))
+        trains[nearest] = not trains[nearest]
+    return trains

@@ -1,0 +1,40 @@
+"""Every random choice of the data is a pure function of (seed, purpose, counters), whichever worker computes it."""
+
+import numpy as np
+
+# One purpose for each independent stream of random numbers; the numbers must not change, or data orders would.
+ORDER, PHASE, MQAR_TRAIN, MQAR_EVAL, PASSKEY = range(5)
+
+
+def sequence(seed: int, purpose: int, *key: int) -> np.random.SeedSequence:
+    """Returns the seed of one stream; different (seed, purpose, key) give independent ones, for seeds of any size."""
+    return np.random.SeedSequence(entropy=seed, spawn_key=(purpose, *key))
+
+
+def seed32(seed: int, purpose: int, *key: int) -> int:
+    """Returns 32 mixed bits of the whole seed, for libraries that take no more."""
+    return int(sequence(seed, purpose, *key).generate_state(1)[0])
+
+
+def philox_key(seed: int, purpose: int, *key: int) -> np.ndarray:
+    """Returns the 128-bit key of a counter-based generator, uint64 [2]."""
+    return sequence(seed, purpose, *key).generate_state(2, np.uint64)
+
+
+def random_words(key: np.ndarray, first: int, rows: int, words: int, attempt: int = 0) -> np.ndarray:
+    """Returns random words of consecutive rows, each row a function of its index alone.
+
+    Args:
+        key: from `philox_key`.
+        first: the first row's index.
+        rows: how many rows.
+        words: how many words a row; rounded up to a multiple of 4, Philox's block.
+        attempt: another value gives fresh words for the same rows.
+
+    Returns:
+        uint64 [rows, words rounded up].
+    """
+    blocks = -(-words // 4)
+    counter = first * blocks + (attempt << 128)
+    counter_words = np.array([(counter >> (64 * i)) & (2**64 - 1) for i in range(4)], np.uint64)
+    return np.random.Philox(key=key, counter=counter_words).random_raw(rows * blocks * 4).reshape(rows, blocks * 4)

@@ -1,0 +1,163 @@
+"""TFDS data sets: ours, written as ArrayRecord, and anybody's, found by name; TensorFlow is never imported.
+
+Stock builders' code may import TensorFlow, so a data set is always opened from the files it was prepared into
+(`tfds.builder_from_directory`, then `as_data_source`, which is what `tfds.data_source` does once it has a builder).
+"""
+
+import contextlib
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import tensorflow_datasets as tfds
+
+from configs.errors import UserError
+from data.documents import Document
+
+CHUNK = 256  # records read at once
+
+
+class Texts(Sequence[str]):
+    """The texts of one split, with random access; decoded from the UTF-8 bytes that TFDS gives."""
+
+    def __init__(self, records: Any, field: str, where: str) -> None:
+        self._records = records
+        self._field = field
+        self._where = where
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            places = range(len(self))[index]
+            records = self._records.__getitems__(places) if places else []
+            return [self._decode(place, record) for place, record in zip(places, records, strict=True)]
+        place = range(len(self))[index]
+        return self._decode(place, self._records[place])
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), CHUNK):
+            yield from self[start : start + CHUNK]
+
+    def _decode(self, place: int, record: dict[str, bytes]) -> str:
+        try:
+            return record[self._field].decode()
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{self._where}, record {place}: is not valid UTF-8 at byte offset {error.start} ({error.reason})"
+            ) from error
+
+
+class AblaxText(tfds.core.GeneratorBasedBuilder):
+    """Named texts in the order they are given."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def __init__(self, *, splits: dict[str, Callable[[], Iterable[Document]]], **settings: Any) -> None:
+        self._splits = splits
+        super().__init__(**settings)
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        features = {"name": tfds.features.Text(), "text": tfds.features.Text()}
+        features = tfds.features.FeaturesDict(features)
+        return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
+
+    def _split_generators(self, dl_manager: Any) -> dict[str, Iterable[tuple[int, dict[str, str]]]]:
+        return {name: self._generate_examples(generate()) for name, generate in self._splits.items()}
+
+    def _generate_examples(self, texts: Iterable[Document]) -> Iterator[tuple[int, dict[str, str]]]:
+        for index, document in enumerate(texts):
+            yield index, {"name": document.name, "text": document.text}
+
+
+def write(folder: Path, splits: dict[str, Callable[[], Iterable[Document]]]) -> None:
+    """Writes documents as an ArrayRecord data set under `folder`."""
+    tfds.disable_progress_bar()
+    builder = AblaxText(splits=splits, data_dir=folder, file_format="array_record")
+    with contextlib.redirect_stdout(io.StringIO()):  # TFDS announces downloads, of which there are none
+        builder.download_and_prepare()
+
+
+def read_prepared(folder: Path) -> tuple[Texts, Texts]:
+    """Opens the train and validation texts that `write` wrote."""
+    builder = tfds.builder_from_directory(folder / AblaxText.name / str(AblaxText.VERSION))
+    train, validation = (Texts(builder.as_data_source(name), "text", name) for name in ("train", "validation"))
+    return train, validation
+
+
+@dataclass(frozen=True)
+class Found:
+    """A prepared TFDS data set. `label` is `name[/config]:version`."""
+
+    label: str
+    builder: Any
+    field: str
+
+    def texts(self, split: str) -> Texts:
+        """Opens one split, which may be a part such as `train[:90%]`.
+
+        Raises:
+            UserError: no such split, or files without random access.
+        """
+        self._info(split)
+        try:
+            records = self.builder.as_data_source(split)
+        except (NotImplementedError, ValueError) as error:
+            raise UserError(
+                f"data.tfds.name = {self.label!r}: its files are {self.builder.info.file_format.value}; prepare it with "
+                "file_format='array_record'"
+            ) from error
+        return Texts(records, self.field, f"{self.label}, split {split}")
+
+    def file_hashes(self, splits: Iterable[str]) -> list[list[Any]]:
+        """Returns [file name, sha256] of every record file that the splits are read from."""
+        paths = {Path(path) for split in splits for path in self._info(split).filepaths}
+        return [[path.name, _sha256(path)] for path in sorted(paths)]
+
+    def _info(self, split: str) -> Any:
+        try:
+            return self.builder.info.splits[split]
+        except (KeyError, ValueError) as error:
+            known = ", ".join(self.builder.info.splits)
+            raise UserError(f"data.tfds: {self.label} has no split {split!r}; it has {known}") from error
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def find(name: str, data_dir: str, field: str) -> Found:
+    """Finds a prepared data set named `name[/config][:version]`; without a version, the newest.
+
+    Raises:
+        UserError: it is not there (the message names what is), or it has no text feature `field`.
+    """
+    base = Path(data_dir or tfds.core.constants.get_default_data_dir()).expanduser()
+    prepared = sorted(base.glob("*/*/dataset_info.json")) + sorted(base.glob("*/*/*/dataset_info.json"))
+    by_label = {}
+    for path in prepared:
+        *names, version = path.parent.relative_to(base).parts
+        if tfds.core.Version.is_valid(version):
+            by_label[f"{'/'.join(names)}:{version}"] = path.parent
+    matching = [label for label in by_label if name in (label, label.rsplit(":", 1)[0])]
+    if not matching:
+        there = ", ".join(by_label) or "no prepared data set"
+        raise UserError(f"data.tfds.name = {name!r}: not found in {os.fspath(base)}, which holds {there}")
+    label = max(matching, key=lambda found: tfds.core.Version(found.rsplit(":", 1)[1]))
+    builder = tfds.builder_from_directory(by_label[label])
+    feature = builder.info.features.get(field) if hasattr(builder.info.features, "get") else None
+    if feature is None:
+        raise UserError(f"data.field = {field!r}: {label} has the features {', '.join(builder.info.features)}")
+    if not isinstance(feature, tfds.features.Text):
+        raise UserError(f"data.field = {field!r}: of {label} is {type(feature).__name__}, not text")
+    return Found(label, builder, field)
