@@ -33,6 +33,13 @@ class Scheme:
         """Whether `rotate` depends on the sequence's length; if so, a cache must hold keys before rotation."""
         return False
 
+    def check(self, length: int) -> None:
+        """Refuses a length the scheme cannot serve.
+
+        Raises:
+            ConfigError: there are not so many positions.
+        """
+
     def embed(self, x_BTD: Array, positions: Array | None = None) -> Array:
         """Returns the token embeddings x [B, T, D] with the scheme's own added."""
         return x_BTD

@@ -1,0 +1,218 @@
+"""One block of blocked attention: its rows and columns, its mask, its scores and their derivatives."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from models.kernels.bias_blocks import BiasBlocks, Constants, Form
+from models.kernels.masks import Masking, visible
+
+Index = Any  # a row's number: an int, or an int32 scalar inside a loop
+Span = tuple[Index, int]  # (first, how many)
+Places = dict[str, Array]  # what masks and biases read: positions and segments, [B|1, T] and [B|1, S]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The static facts of a call. Axes: G key/value heads, R query heads for each, K head dim, T queries, S keys."""
+
+    T: int
+    S: int
+    G: int
+    R: int
+    K: int
+    causal: bool
+    window: int | None
+    ordered: bool  # the order of rows bounds what is visible
+    by_index: bool  # masks compare row numbers
+    exact: bool  # the order of rows decides alone
+    empty_rows: bool  # a query may see nothing
+    soft_cap: float | None
+    scale: float
+    block_q: int
+    block_k: int
+    dtype: Any  # of scores, softmax and sums
+    biases: BiasBlocks | None = None
+
+    @classmethod
+    def of(cls, q: Array, k: Array, masking: Masking, **settings: Any) -> "Job":
+        """Reads the facts from the arguments."""
+        _, T, H, K = q.shape
+        S, G = k.shape[1:3]
+        facts = {name: getattr(masking, name) for name in ("causal", "window", "ordered", "by_index", "exact")}
+        dtype = jnp.promote_types(q.dtype, jnp.float32)
+        return cls(T, S, G, H // G, K, **facts, empty_rows=masking.empty_rows, dtype=dtype, **settings)
+
+    @property
+    def offset(self) -> int:
+        """The key row that query 0 stands at."""
+        return self.S - self.T
+
+    def bounds(self, rows: Span) -> tuple[Index, Index, Index, Index]:
+        """Returns (low, full_low, full_high, high): some row may see low .. high, every row sees full_low .. full_high.
+
+        By the order of rows alone; neither clipped to 0 .. S nor free of crossed ends.
+        """
+        first = rows[0] + self.offset
+        last = first + rows[1] - 1
+        low, full_low, full_high, high = 0, 0, self.S, self.S
+        if self.causal and self.ordered:
+            full_high, high = first + 1, last + 1
+            if self.window is not None:
+                low, full_low = first - self.window + 1, last - self.window + 1
+        return low, full_low, full_high, high
+
+    def mask(self, places: Places, rows: Span, columns: Span) -> Array | None:
+        """Returns which scores of a block count, bool [B|1, 1, S', 1, T'], or None for all of them."""
+        if self.by_index:
+            q_places = (jnp.arange(rows[1]) + (rows[0] + self.offset))[None]
+            kv_places = (jnp.arange(columns[1]) + columns[0])[None]
+        else:
+            q_places, kv_places = cut(places["q"], rows, 1), cut(places["kv"], columns, 1)
+        q_segments = kv_segments = None
+        if "q_segments" in places:
+            q_segments, kv_segments = cut(places["q_segments"], rows, 1), cut(places["kv_segments"], columns, 1)
+        mask = visible(q_places, kv_places, q_segments, kv_segments, self.causal, self.window)
+        return None if mask is None else jnp.swapaxes(mask, 1, 2)[:, None, :, None, :]
+
+    def form(self, places: Places, rows: int, columns: int) -> Form:
+        """Returns the shapes of positions that the bias of a block of so many rows and columns is called with."""
+        return (places["q"].shape[0], rows), (places["kv"].shape[0], columns)
+
+
+def gather_places(masking: Masking, has_bias: bool) -> Places:
+    """Returns the arrays that masks and biases read; those not needed are left out."""
+    places = {}
+    if has_bias or not masking.by_index:
+        q_places, kv_places = masking.places()
+        places["q"], places["kv"] = jnp.asarray(q_places), jnp.asarray(kv_places)
+    if masking.q_segments is not None and masking.kv_segments is not None:
+        places["q_segments"], places["kv_segments"] = masking.q_segments, masking.kv_segments
+    return places
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Scores [B, G, S', R, T'] of a block; `tanh` is the soft cap's, kept for its derivative."""
+
+    values: Array
+    tanh: Array | None
+
+    @classmethod
+    def of(
+        cls, job: Job, q: Array, k: Array, places: Places, constants: Constants, rows: Span, columns: Span
+    ) -> "Scores":
+        """Computes them, the mask left out, from queries [B, G, K, R, T'] and keys [B, G, S', K]."""
+        values = split(job, job.scale * product(job, "bgkm,bgsk->bgsm", merge(q), k))
+        tanh = None
+        if job.soft_cap is not None:
+            tanh = jnp.tanh(values / job.soft_cap)
+            values = job.soft_cap * tanh
+        if job.biases is not None:
+            bias = job.biases(constants, cut(places["q"], rows, 1), cut(places["kv"], columns, 1))
+            values += bias.reshape(bias.shape[0], job.G, job.R, *bias.shape[2:]).transpose(0, 1, 4, 2, 3)
+        return cls(values, tanh)
+
+
+def bias_gradient(
+    job: Job, d_scores: Array, places: Places, constants: Constants, rows: Span, columns: Span
+) -> list[Array]:
+    """Returns the gradients of the bias's floating constants from a block's scores' [B, G, S', R, T']."""
+    if job.biases is None:
+        return []
+    d_bias = d_scores.transpose(0, 1, 3, 4, 2).reshape(d_scores.shape[0], job.G * job.R, rows[1], columns[1])
+    return job.biases.gradient(constants, cut(places["q"], rows, 1), cut(places["kv"], columns, 1), d_bias)
+
+
+class QueryRows(NamedTuple):
+    """What the backward pass reads of a block of queries: [B, G, K, R, T'] and [B, G, 1, R, T']."""
+
+    q: Array
+    d_out: Array
+    logsumexp: Array
+    delta: Array  # the row sums of out * d_out
+
+
+def derivatives(
+    job: Job,
+    given: QueryRows,
+    k: Array,
+    v: Array,
+    places: Places,
+    constants: Constants,
+    rows: Span,
+    columns: Span,
+    mask: Array | None,
+) -> tuple[Array, Array, Array, list[Array]]:
+    """Returns a block's part in the gradients of q [B, G, K, R T'], k, v [B, G, S', K] and the bias's constants.
+
+    The weights are exp(scores - logsumexp).
+    """
+    q, d_out, logsumexp, delta = given
+    scores = Scores.of(job, q, k, places, constants, rows, columns)
+    weights = jnp.exp((scores.values if mask is None else jnp.where(mask, scores.values, -jnp.inf)) - logsumexp)
+    dv = product(job, "bgsm,bgkm->bgsk", merge(weights).astype(v.dtype), merge(d_out))
+    d_weights = split(job, product(job, "bgkm,bgsk->bgsm", merge(d_out), v))
+    d_scores = weights * (d_weights - delta)
+    d_constants = bias_gradient(job, d_scores, places, constants, rows, columns)
+    if scores.tanh is not None:
+        d_scores = d_scores * (1 - scores.tanh**2)
+    d_products = merge(d_scores).astype(q.dtype)
+    dq = product(job, "bgsm,bgsk->bgkm", d_products, k)
+    dk = product(job, "bgsm,bgkm->bgsk", d_products, merge(q))
+    return dq, dk, dv, d_constants
+
+
+def cut(x: Array, span: Span, axis: int) -> Array:
+    """Returns a span of an axis."""
+    first, size = span
+    if isinstance(first, int):
+        return lax.slice_in_dim(x, first, first + size, axis=axis)
+    return lax.dynamic_slice_in_dim(x, first, size, axis=axis)
+
+
+def product(job: Job, axes: str, a: Array, b: Array) -> Array:
+    """Returns an einsum that adds up in the scores' dtype."""
+    return jnp.einsum(axes, a, b, preferred_element_type=job.dtype)
+
+
+def merge(x: Array) -> Array:
+    """Returns x [B, G, _, R, T'] as [B, G, _, R T']."""
+    return x.reshape(*x.shape[:3], -1)
+
+
+def split(job: Job, x: Array) -> Array:
+    """Undoes `merge`."""
+    return x.reshape(*x.shape[:3], job.R, -1)
+
+
+def fold_queries(job: Job, x_BTHK: Array) -> Array:
+    """Returns queries, or what has their shape, as [B, G, K, R, T]."""
+    return x_BTHK.reshape(*x_BTHK.shape[:2], job.G, job.R, x_BTHK.shape[-1]).transpose(0, 2, 4, 3, 1)
+
+
+def unfold_queries(x_BGKRT: Array) -> Array:
+    """Undoes `fold_queries`."""
+    B, G, K, R, T = x_BGKRT.shape
+    return x_BGKRT.transpose(0, 4, 1, 3, 2).reshape(B, T, G * R, K)
+
+
+def normalised(job: Job, largest: Array, total: Array, out: Array) -> tuple[Array, Array]:
+    """Returns the output [B, G, K, R, T'] and the logsumexp [B, G, 1, R, T'] of rows; zeros and inf where none is seen.
+
+    With a logsumexp of inf the backward pass finds weights of zero.
+    """
+    if job.empty_rows:
+        seen = total > 0
+        total = jnp.where(seen, total, 1)
+        logsumexp = jnp.where(seen, largest + jnp.log(total), jnp.inf)
+    else:
+        logsumexp = largest + jnp.log(total)
+    return out / total, logsumexp
+
+
+def finite(job: Job, largest: Array) -> Array:
+    """Returns the rows' largest scores with 0 for -inf, so that exp(score - largest) is 0 where nothing is seen."""
+    return jnp.where(largest == -jnp.inf, 0, largest) if job.empty_rows else largest

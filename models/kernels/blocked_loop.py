@@ -1,0 +1,179 @@
+"""Blocked attention for long rows: one loop over blocks of queries, within it one over the blocks of keys they see."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from models.kernels.bias_blocks import Constants, Form
+from models.kernels.block import (
+    Index,
+    Job,
+    Places,
+    QueryRows,
+    Scores,
+    Span,
+    cut,
+    derivatives,
+    finite,
+    fold_queries,
+    merge,
+    normalised,
+    product,
+    split,
+    unfold_queries,
+)
+
+
+def forms(job: Job, places: Places) -> Iterator[Form]:
+    """Yields the one form of block that the bias is called with."""
+    yield job.form(places, job.block_q, job.block_k)
+
+
+def forward(
+    job: Job, q_BTHK: Array, k_BSGK: Array, v_BSGK: Array, places: Places, constants: Constants
+) -> tuple[Array, Array]:
+    """Returns the output [B, T, H, K] and the logsumexp [B, G, 1, R, T]."""
+    q, k, v, places = _padded(job, q_BTHK, k_BSGK, v_BSGK, places)
+    if job.T % job.block_q:
+        job = dataclasses.replace(job, empty_rows=True)  # padded queries may see nothing
+
+    def rows_forward(index: Array) -> tuple[Array, Array]:
+        rows = (index * job.block_q, job.block_q)
+        q_rows = cut(q, rows, 4)
+
+        def step(columns: Span, masked: bool, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            largest, total, out = carry
+            scores = Scores.of(job, q_rows, cut(k, columns, 2), places, constants, rows, columns).values
+            if masked:
+                scores = jnp.where(_mask(job, places, rows, columns), scores, -jnp.inf)
+            grown = jnp.maximum(largest, jnp.max(scores, axis=2, keepdims=True))
+            safe = finite(job, grown)
+            weights = jnp.exp(scores - safe)
+            shrink = jnp.exp(largest - safe)
+            more = product(job, "bgsm,bgsk->bgkm", merge(weights).astype(v.dtype), cut(v, columns, 2))
+            total = total * shrink + jnp.sum(weights, axis=2, keepdims=True)
+            return grown, total, out * shrink + split(job, more)
+
+        row_shape = (*q_rows.shape[:2], 1, *q_rows.shape[3:])
+        start = jnp.full(row_shape, -jnp.inf, job.dtype), jnp.zeros(row_shape, job.dtype)
+        largest, total, out = _over_columns(job, places, rows, step, (*start, jnp.zeros(q_rows.shape, job.dtype)))
+        out, logsumexp = normalised(job, finite(job, largest), total, out)
+        return out.astype(q.dtype), logsumexp
+
+    outs, sums = lax.map(rows_forward, jnp.arange(blocks(job.T, job.block_q)))
+    return unfold_queries(_joined(job, outs)), _joined(job, sums)
+
+
+def backward(
+    job: Job,
+    q_BTHK: Array,
+    k_BSGK: Array,
+    v_BSGK: Array,
+    places: Places,
+    constants: Constants,
+    out_BTHK: Array,
+    logsumexp: Array,
+    d_out_BTHK: Array,
+) -> tuple[Array, Array, Array, list[Array]]:
+    """Returns the gradients of q, k, v and of the bias's floating constants."""
+    q, k, v, places = _padded(job, q_BTHK, k_BSGK, v_BSGK, places)
+    d_out = fold_queries(job, d_out_BTHK)
+    delta = jnp.sum(d_out.astype(job.dtype) * fold_queries(job, out_BTHK).astype(job.dtype), axis=2, keepdims=True)
+    # A padded query's weights are exp(score - inf) = 0: it adds nothing to dk and dv.
+    logsumexp = _pad(logsumexp, 4, job.block_q, jnp.inf)
+    d_out, delta = _pad(d_out, 4, job.block_q, 0), _pad(delta, 4, job.block_q, 0)
+
+    def rows_backward(carry: Any, index: Array) -> tuple[Any, Array]:
+        rows = (index * job.block_q, job.block_q)
+        given = QueryRows(*(cut(x, rows, 4) for x in (q, d_out, logsumexp, delta)))
+
+        def step(columns: Span, masked: bool, carry: Any) -> Any:
+            dq_rows, dk, dv, d_constants = carry
+            mask = _mask(job, places, rows, columns) if masked else None
+            k_part, v_part = cut(k, columns, 2), cut(v, columns, 2)
+            part = derivatives(job, given, k_part, v_part, places, constants, rows, columns, mask)
+            dk, dv = _added(dk, part[1], columns), _added(dv, part[2], columns)
+            return dq_rows + part[0], dk, dv, [total + d for total, d in zip(d_constants, part[3], strict=True)]
+
+        dq_rows = jnp.zeros(merge(given.q).shape, job.dtype)
+        dq_rows, *carry = _over_columns(job, places, rows, step, (dq_rows, *carry))
+        return tuple(carry), (job.scale * split(job, dq_rows)).astype(q.dtype)
+
+    d_constants = [] if job.biases is None else job.biases.zeros(constants)
+    start = jnp.zeros(k.shape, job.dtype), jnp.zeros(v.shape, job.dtype), d_constants
+    (dk, dv, d_constants), dq = lax.scan(rows_backward, start, jnp.arange(blocks(job.T, job.block_q)))
+    dk, dv = (jnp.swapaxes(x[:, :, : job.S], 1, 2) for x in (job.scale * dk, dv))
+    return unfold_queries(_joined(job, dq)), dk.astype(k.dtype), dv.astype(v.dtype), d_constants
+
+
+def _over_columns(job: Job, places: Places, rows: Span, step: Callable[[Span, bool, Any], Any], carry: Any) -> Any:
+    """Runs `step` over the blocks of keys that a block of queries sees: masked ones, whole ones, masked ones."""
+    size, count = job.block_k, blocks(job.S, job.block_k)
+    low, full_low, full_high, high = job.bounds(rows)
+    low, high = jnp.clip(low // size, 0, count), jnp.clip(blocks(high, size), 0, count)
+
+    def body(masked: bool, index: Array, carry: Any) -> Any:
+        columns = (index * size, size)
+        if job.exact:
+            return step(columns, masked, carry)
+        # Segments and positions may hide a whole block from every row of the batch.
+        anything = jnp.any(_mask(job, places, rows, columns))
+        return lax.cond(anything, lambda carry: step(columns, masked, carry), lambda carry: carry, carry)
+
+    def run(first: Index, last: Index, masked: bool, carry: Any) -> Any:
+        return lax.fori_loop(first, last, functools.partial(body, masked), carry)
+
+    if not job.exact:
+        return run(low, high, True, carry)
+    full_low = jnp.clip(blocks(full_low, size), low, high)
+    full_high = jnp.clip(jnp.minimum(full_high, job.S) // size, full_low, high)
+    if job.window is not None:
+        carry = run(low, full_low, True, carry)
+    carry = run(full_low, full_high, False, carry)
+    if job.causal or job.S % size:
+        carry = run(full_high, high, True, carry)
+    return carry
+
+
+def _mask(job: Job, places: Places, rows: Span, columns: Span) -> Array:
+    """The block's mask, with the keys that padding added hidden."""
+    real = (jnp.arange(job.block_k) + columns[0] < job.S)[None, None, :, None, None]
+    mask = job.mask(places, rows, columns)
+    return real if mask is None else mask & real
+
+
+def _padded(job: Job, q: Array, k: Array, v: Array, places: Places) -> tuple[Array, Array, Array, Places]:
+    """Returns q [B, G, K, R, T], k, v [B, G, S, K] and the places, T and S raised to whole blocks."""
+    q = _pad(fold_queries(job, q), 4, job.block_q, 0)
+    k, v = (_pad(jnp.swapaxes(x, 1, 2), 2, job.block_k, 0) for x in (k, v))
+    size = {"q": job.block_q, "kv": job.block_k, "q_segments": job.block_q, "kv_segments": job.block_k}
+    # Positions repeat the last one: a bias must not meet positions that do not occur.
+    return q, k, v, {name: _pad(x, 1, size[name], None) for name, x in places.items()}
+
+
+def _pad(x: Array, axis: int, size: int, value: float | None) -> Array:
+    """Raises an axis to a multiple of `size`, with a value or (None) the last one repeated."""
+    more = -x.shape[axis] % size
+    if not more:
+        return x
+    widths = [(0, more if i == axis else 0) for i in range(x.ndim)]
+    return jnp.pad(x, widths, mode="edge") if value is None else jnp.pad(x, widths, constant_values=value)
+
+
+def _joined(job: Job, parts: Array) -> Array:
+    """Returns [blocks, B, G, K, R, T'] as [B, G, K, R, T], padding cut off."""
+    joined = jnp.moveaxis(parts, 0, 4)
+    return joined.reshape(*joined.shape[:4], -1)[..., : job.T]
+
+
+def _added(total: Array, part: Array, columns: Span) -> Array:
+    return lax.dynamic_update_slice_in_dim(total, cut(total, columns, 2) + part, columns[0], axis=2)
+
+
+def blocks(length: Index, size: int) -> Index:
+    """Returns how many blocks cover a length."""
+    return -(-length // size)

@@ -1,0 +1,146 @@
+"""The one place that decides which attention core runs."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from configs.errors import ConfigError, nearest
+
+KERNELS = ("reference", "blocked", "xla", "cudnn")
+
+# Where whole score arrays begin to cost more than they save: from this many (query, key) pairs a head on, auto takes
+# a core whose memory is linear.
+WHOLE_SCORES = 2048 * 2048
+
+
+def choose(
+    kernel: str,
+    *,
+    platform: str,
+    dtype: Any,
+    head_dim: int,
+    q_len: int,
+    kv_len: int,
+    batch: int | None = None,
+    bias: bool = False,
+    soft_cap: float | None = None,
+    window: int | None = None,
+    segments: bool = False,
+    positions: bool = False,
+    aligned: bool = True,
+) -> str:
+    """Returns the name of the core that runs: `kernel` itself, or what `auto` comes to. Pure.
+
+    `auto`: one query (decoding) takes `reference`; the CPU `blocked`; a GPU `cudnn` where it can do the whole job
+    inside the kernel; otherwise `xla`, or `blocked` where that would need too much memory or cannot do it.
+
+    Args:
+        kernel: auto or one of KERNELS.
+        platform: cpu, gpu or tpu.
+        dtype: of queries, keys and values.
+        head_dim: K.
+        q_len: T.
+        kv_len: S.
+        batch: B, where known.
+        bias: whether a bias is added to the scores.
+        soft_cap: of the scores.
+        window: keys each query sees.
+        segments: whether segments mask.
+        positions: whether positions are given.
+        aligned: whether queries are rows of the keys, in order.
+
+    Raises:
+        ConfigError: an unknown kernel, or one that cannot do what is asked: there is no silent fallback.
+    """
+    if kernel not in (*KERNELS, "auto"):
+        raise ConfigError(
+            f"model.attention.kernel = {kernel!r}: must be auto, {', '.join(KERNELS[:-1])} or {KERNELS[-1]}"
+            f"{nearest(kernel, KERNELS)}"
+        )
+    platform = "gpu" if platform in ("cuda", "rocm") else platform
+    needs = {"platform": platform, "dtype": dtype, "head_dim": head_dim, "batch": batch, "bias": bias,
+             "q_len": q_len, "kv_len": kv_len, "soft_cap": soft_cap}  # fmt: skip
+    if kernel != "auto":
+        reason = obstacle(kernel, **needs)
+        if reason:
+            raise ConfigError(f"model.attention.kernel = {kernel!r}: {reason}")
+        return kernel
+    if q_len == 1:
+        return "reference"
+    if platform == "cpu":
+        return "blocked"
+    masks_outside = bias or segments or q_len != kv_len or (positions and not (aligned and window is None))
+    if not masks_outside and obstacle("cudnn", **needs) is None:
+        return "cudnn"
+    if q_len * kv_len >= WHOLE_SCORES or obstacle("xla", **needs):
+        return "blocked"
+    return "xla"
+
+
+def obstacle(
+    kernel: str,
+    *,
+    platform: str,
+    dtype: Any,
+    head_dim: int,
+    batch: int | None,
+    bias: bool,
+    q_len: int,
+    kv_len: int,
+    soft_cap: float | None,
+) -> str | None:
+    """Returns why a core cannot do what is asked, or None."""
+    if kernel in ("xla", "cudnn") and soft_cap is not None:
+        return f"has no soft cap (model.attention.soft_cap = {soft_cap}); reference and blocked have"
+    if kernel != "cudnn":
+        return None
+    if platform != "gpu":
+        return f"runs on NVIDIA GPUs alone, and this is {platform}"
+    if jnp.dtype(dtype) not in (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)):
+        return f"computes in bfloat16 or float16, not {jnp.dtype(dtype).name} (model.dtype)"
+    if head_dim % 8 or head_dim > 128:
+        return f"needs a head_dim that is a multiple of 8, 128 at most, not {head_dim} (model.head_dim)"
+    if bias and batch != 1:
+        return "gives the gradient of a bias at batch 1 alone (jax #30593); blocked gives it at any"
+    if bias and (q_len % 2 or kv_len % 2):
+        return f"with a bias needs even lengths, not {q_len} and {kv_len}"
+    return None
+
+
+def kernel_for(config: ConfigDict, *, length: int, platform: str, packed: bool) -> str:
+    """Returns the name of the core that training runs, for run.json.
+
+    Args:
+        config: a resolved config.model.
+        length: tokens a row.
+        platform: cpu, gpu or tpu.
+        packed: whether the batches carry segments and positions.
+
+    Raises:
+        ConfigError: the configured kernel cannot run.
+    """
+    from models.positions import places_of
+
+    attention = config.attention
+    dtype = config.dtype if config.dtype != "auto" else "float32" if platform == "cpu" else "bfloat16"
+    windows = {window or None for window in attention.window_pattern} or {attention.window}
+    kinds = set(config.position.pattern) or {config.position.kind}
+    names = {
+        choose(
+            attention.kernel,
+            platform=platform,
+            dtype=dtype,
+            head_dim=config.head_dim,
+            q_len=length,
+            kv_len=length,
+            bias="bias" in places_of(kind),
+            soft_cap=attention.soft_cap,
+            window=window,
+            segments=packed,
+            positions=packed,
+        )
+        for window in windows
+        for kind in kinds
+    }
+    return "+".join(sorted(names))
