@@ -1,5 +1,6 @@
 """Orbax checkpoints: parameters, optimizer state, and a JSON part with step, clocks, RNG and the data iterator."""
 
+import copy
 import logging
 import warnings
 from pathlib import Path
@@ -22,7 +23,8 @@ def flat(tree: Any) -> dict[str, Any]:
         return str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part))))
 
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {".".join(name(part) for part in path): leaf for path, leaf in paths}
+    # An NNX variable adds a last part of its own to the path, which is not the same in every version of Flax.
+    return {".".join(name(p) for p in path).removesuffix(".value"): leaf for path, leaf in paths}
 
 
 def unflat(leaves: dict[str, Any], like: Any) -> Any:
@@ -61,8 +63,9 @@ class Checkpoints:
         """Saves a step in the background; a step already saved is left as it is."""
         if step in self.manager.all_steps():
             return
-        # The next step donates these buffers while they are still being written.
+        # The next step donates these buffers, and changes what meta refers to, while they are still being written.
         params, opt_state = jax.tree.map(jnp.copy, (flat(params), flat(opt_state)))
+        meta = copy.deepcopy(meta)
         self.manager.save(
             step,
             args=ocp.args.Composite(

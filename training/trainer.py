@@ -194,7 +194,9 @@ class _Training:
         config = self.config
         shapes = step.abstract(config)
         self.checkpoints = Checkpoints(self.workdir, config.checkpoint.keep)
-        self.spent, self.pending, self.best = Spent(), [], None
+        self.spent = Spent()
+        self.pending: list[Any] = []  # losses since the last line of metrics, on the device until they are read
+        self.best: float | None = None
         self.val_loss: float | None = None
         found = self.checkpoints.steps()
         self.console = Console(config.name or self.workdir.name, self.quiet)

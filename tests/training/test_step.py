@@ -66,8 +66,9 @@ def test_micro_batches_change_nothing_though_their_tokens_are_unequal(resolved, 
     data = batch()
     data["weights"][: ROWS // 2] = 0.0
     data["weights"][0, 0] = 1.0
-    whole = run(resolved(), data)
-    parts = run(resolved(data__micro_batches=micro_batches), data)
+    # A large epsilon, since Adam's first update divides each gradient by itself and so blows rounding up.
+    whole = run(resolved(optimizer__eps=1e-2), data)
+    parts = run(resolved(optimizer__eps=1e-2, data__micro_batches=micro_batches), data)
     assert float(parts[2]) == pytest.approx(float(whole[2]), rel=1e-6)
     assert float(parts[3]) == pytest.approx(float(whole[3]), rel=1e-5)
     for name, value in leaves(whole[0]).items():
