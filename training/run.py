@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data import corpora, tokenizers
 from ml_collections import ConfigDict
 
 from configs import fields, validate
 from configs.errors import UserError
+from data import corpora, tokenizers
 from training import step as steps
 from training.checkpoint import Checkpoints, newest
 from training.files import read_json

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import data as data_room
 import filelock
 import jax
 import numpy as np
-from data import pipeline, tokenizers
 from flax import nnx
 from ml_collections import ConfigDict
 
+import data as data_room
 from configs import fields, validate
 from configs.errors import ConfigError, UserError
+from data import pipeline, tokenizers
 from models import Transformer, counting
 from training import optimizer as optimizers
 from training import record as records

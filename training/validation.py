@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from data import mqar, pipeline
 from ml_collections import ConfigDict
 
 from configs import validate
+from data import mqar, pipeline
 from training import step as steps
 
 MQAR_ROWS = 256

@@ -1,0 +1,144 @@
+"""Attention of one layer: projections, QK-norm, rotation, the core, and the way back to the width."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from ml_collections import ConfigDict
+
+from models import kernels, kv_cache
+from models.kv_cache import Entry, KVCache
+from models.layers import Initializer, Linear, Norm
+from models.positions import Scheme
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Where the tokens of a call lie; the same for all layers.
+
+    None for positions means 0 .. T - 1 in every row, None for segments one sequence a row and no padding: the masks
+    are then made from indices alone.
+    """
+
+    positions: Array | None = None  # int32 [B|1, T]
+    segments: Array | None = None  # int32 [B|1, T]
+    lengths: Array | None = None  # int32 [B|1, T], of each token's own sequence; only where a scheme reads it
+    cache: KVCache | None = None  # these tokens are already placed in it
+    start: Array | int = 0  # their first slot
+    fresh: bool = False  # the cache held nothing before, so attention need not read it
+
+    def last(self) -> "Rows":
+        """Returns the last token of each row alone."""
+
+        def cut(x: Array | None) -> Array | None:
+            return None if x is None else x[:, -1:]
+
+        return dataclasses.replace(
+            self, positions=cut(self.positions), segments=cut(self.segments), lengths=cut(self.lengths)
+        )
+
+
+class Attention(nnx.Module):
+    """softmax(scale * q k^T + bias, under the mask) v for H query heads over G key/value heads (GQA, 2305.13245).
+
+    head_dim is free of the width: q is [D, H K], k and v are [D, G K], the output [H K, D]. The fused layout is one
+    matrix [D, (H + 2 G) K] with q, k and v side by side. Query head h reads key/value head h // (H / G).
+    """
+
+    def __init__(self, config: ConfigDict, initial: Initializer) -> None:
+        attention = config.attention
+        self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.kernel = attention.kernel
+        self.scale = config.head_dim**-0.5 if attention.scale is None else attention.scale
+        self.soft_cap = attention.soft_cap
+        width, heads, groups = config.width, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        parts = {"attention.query": heads, "attention.key": groups, "attention.value": groups}
+        bias = attention.qkv_bias
+        fused = attention.qkv == "fused"
+
+        def part(name: str) -> Linear | None:
+            return None if fused else Linear(initial, width, {name: parts[name]}, bias=bias)
+
+        self.qkv = Linear(initial, width, parts, bias=bias) if fused else None
+        self.query, self.key, self.value = map(part, parts)
+        self.out = Linear(initial, heads, {"attention.out": width}, bias=attention.out_bias, residual=True)
+        norm = dict(kind="rmsnorm", bias=False, eps=config.norm_eps)
+        self.query_norm = Norm(initial, config.head_dim, **norm) if attention.qk_norm else None
+        self.key_norm = Norm(initial, config.head_dim, **norm) if attention.qk_norm else None
+
+    def project(self, x_BTD: Array, *, last_query: bool = False) -> tuple[Array, Array, Array]:
+        """Returns q [B, T, H, K] (of the last token alone with `last_query`), k and v [B, T, G, K], not yet turned."""
+        rows, length = x_BTD.shape[:2]
+        q_width, kv_width = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        with jax.named_scope("qkv_projection"):
+            if self.qkv is not None:
+                q, k, v = jax.lax.split(self.qkv(x_BTD), (q_width, kv_width, kv_width), axis=2)
+                q = q[:, -1:] if last_query else q
+            else:
+                assert self.query is not None and self.key is not None and self.value is not None
+                q, k, v = self.query(x_BTD[:, -1:] if last_query else x_BTD), self.key(x_BTD), self.value(x_BTD)
+            q_BTHK = q.reshape(rows, -1, self.num_heads, self.head_dim)
+            k_BTGK, v_BTGK = (y.reshape(rows, length, self.num_kv_heads, self.head_dim) for y in (k, v))
+        if self.query_norm is not None and self.key_norm is not None:
+            q_BTHK, k_BTGK = self.query_norm(q_BTHK), self.key_norm(k_BTGK)
+        return q_BTHK, k_BTGK, v_BTGK
+
+    def __call__(
+        self,
+        x_BTD: Array,
+        rows: Rows,
+        scheme: Scheme,
+        *,
+        window: int | None,
+        entry: Entry | None = None,
+        last_query: bool = False,
+    ) -> tuple[Array, Entry | None]:
+        """Returns the layer's output [B, T, D] and its part of the cache.
+
+        Args:
+            x_BTD: normalised input.
+            rows: where its tokens lie.
+            scheme: the layer's positions.
+            window: keys each query sees, itself included.
+            entry: this layer's part of rows.cache.
+            last_query: output the last token alone, [B, 1, D]; all keys and values are still written.
+        """
+        q_BTHK, k_BSGK, v_BSGK = self.project(x_BTD, last_query=last_query)
+        of_q = rows.last() if last_query else rows
+        if last_query and rows.positions is None:
+            of_q = dataclasses.replace(of_q, positions=jnp.full((1, 1), x_BTD.shape[1] - 1))
+        with jax.named_scope("rotation"):
+            q_BTHK = scheme.rotate(q_BTHK, of_q.positions, of_q.lengths)
+            k_BSGK = scheme.rotate(k_BSGK, rows.positions, rows.lengths, keys=True)
+        of_kv = (rows.positions, rows.segments)
+        if entry is not None and rows.cache is not None:
+            with jax.named_scope("kv_cache"):
+                entry = kv_cache.write(entry, k_BSGK, v_BSGK, rows.start)
+                if not rows.fresh:
+                    k_BSGK, v_BSGK = kv_cache.read(entry, x_BTD.dtype)
+                    of_kv = (rows.cache.positions, rows.cache.segments)
+        with jax.named_scope("attention"):
+            out_BTHK = kernels.attend(
+                q_BTHK,
+                k_BSGK,
+                v_BSGK,
+                q_positions=of_q.positions,
+                kv_positions=of_kv[0] if of_q.positions is None else _or_index(of_kv[0], k_BSGK.shape[1]),
+                q_segments=of_q.segments,
+                kv_segments=of_kv[1],
+                window=window,
+                bias=scheme.bias(),
+                soft_cap=self.soft_cap,
+                scale=self.scale,
+                kernel=self.kernel,
+                aligned=entry is None or rows.fresh,
+            )
+        with jax.named_scope("out_projection"):
+            out = out_BTHK.reshape(*out_BTHK.shape[:2], self.num_heads * self.head_dim)
+            return self.out(out), entry
+
+
+def _or_index(positions: Array | None, length: int) -> Array:
+    return jnp.arange(length, dtype=jnp.int32)[None] if positions is None else positions

@@ -1,0 +1,84 @@
+"""Parameters, FLOPs and KV bytes by formula, from config.model alone; no array is made.
+
+D width, L layers, H query heads, G KV heads, K head_dim, F mlp_width, V vocabulary, T length.
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from models import pattern
+
+N_COUNTS = (
+    "every weight that multiplies an activation: attention and MLP matrices of all layers and the output matrix "
+    "(also where it is the embedding's transpose); not the embedding and position tables, norms and biases"
+)
+
+
+def parameters(config: ConfigDict) -> dict[str, int]:
+    """Returns the number of parameters by part of a resolved config.model, vocab_size included.
+
+    Parts: embedding, position (a learned table), attention, mlp, norm, head (0 where tied); `total`, their sum; and
+    `non_embedding`, the total without embedding, position and head.
+    """
+    width, layers = config.width, config.num_layers
+    attention, norms = config.attention, 2 * _norm(config)
+    heads, groups = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    biases = (heads + 2 * groups) * attention.qkv_bias + width * attention.out_bias
+    mlp_biases = (config.mlp_width * _inputs(config) + width) * config.mlp_bias
+    if attention.qk_norm:
+        norms += 2 * config.head_dim
+    kinds = {plan.position for plan in pattern.plans(config)}
+    parts = {
+        "embedding": config.vocab_size * width,
+        "position": config.position.max_length * width if "learned" in kinds else 0,
+        "attention": layers * (_attention_matrices(config) + biases),
+        "mlp": layers * (_mlp_matrices(config) + mlp_biases),
+        "norm": layers * norms + _norm(config),
+        "head": 0 if config.tie_embeddings else config.vocab_size * width,
+    }
+    blocks = parts["attention"] + parts["mlp"] + parts["norm"]
+    return {**parts, "total": sum(parts.values()), "non_embedding": blocks}
+
+
+def flops_per_token(config: ConfigDict, length: int) -> dict[str, Any]:
+    """Returns the FLOPs of one training step for each token, forward and backward: 6 N + 12 L H K T.
+
+    PaLM's count (arXiv 2204.02311, appendix B), with H K and not D, and with no half for the causal mask. A layer with
+    a window counts min(T, window) for its T.
+
+    Returns:
+        value, formula, N, and N_counts, which says what N counts.
+    """
+    matrices = config.num_layers * (_attention_matrices(config) + _mlp_matrices(config))
+    n = matrices + config.vocab_size * config.width
+    windows = [plan.window for plan in pattern.plans(config)]
+    keys = sum(min(length, window or length) for window in windows)
+    whole = keys == config.num_layers * length
+    return {
+        "value": 6 * n + 12 * config.num_heads * config.head_dim * keys,
+        "formula": "6 N + 12 L H K T" if whole else "6 N + 12 H K sum over layers of min(T, window)",
+        "N": n,
+        "N_counts": N_COUNTS,
+    }
+
+
+def kv_bytes_per_token(config: ConfigDict, bytes_per_element: int) -> int:
+    """Returns the bytes a token takes in the KV cache: 2 L G K bytes_per_element."""
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * bytes_per_element
+
+
+def _attention_matrices(config: ConfigDict) -> int:
+    return config.width * config.head_dim * (2 * config.num_heads + 2 * config.num_kv_heads)
+
+
+def _inputs(config: ConfigDict) -> int:
+    return 2 if config.mlp == "swiglu" else 1
+
+
+def _mlp_matrices(config: ConfigDict) -> int:
+    return config.width * config.mlp_width * (_inputs(config) + 1)
+
+
+def _norm(config: ConfigDict) -> int:
+    return config.width * (1 + (config.norm == "layernorm" and config.norm_bias))

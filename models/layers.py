@@ -1,0 +1,191 @@
+"""The small parts of a block: how parameters begin, linear maps, norms and MLPs.
+
+Parameters of the blocks are stacked: a leading axis L of layers stands before the shapes written here. The modules are
+*called* on one layer's slice, which `models/transformer.py` takes.
+"""
+
+import dataclasses
+import functools
+import math
+import zlib
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from jax.typing import DTypeLike
+from ml_collections import ConfigDict
+
+MLPS = ("swiglu", "gelu", "gelu_exact", "relu2", "relu")
+NORMS = ("rmsnorm", "layernorm")
+INITS = ("truncated_normal", "normal")
+
+
+@functools.partial(jax.jit, static_argnames=("shape", "layers", "init"))
+def _draw(key: Array, name: Array, std: Array, shape: tuple[int, ...], layers: int | None, init: str) -> Array:
+    def draw(key: Array) -> Array:
+        if init == "normal":
+            return jax.random.normal(key, shape)
+        # A normal cut at two deviations keeps this share of its spread.
+        return jax.random.truncated_normal(key, -2.0, 2.0, shape) / 0.87962566103423978
+
+    key = jax.random.fold_in(key, name)
+    if layers is None:
+        return std * draw(key)
+    keys = jax.vmap(lambda layer: jax.random.fold_in(key, layer))(jnp.arange(layers))
+    return std * jax.vmap(draw)(keys)
+
+
+@dataclasses.dataclass(frozen=True)
+class Initializer:
+    """Draws parameters, each from the seed, its own name and its layer.
+
+    Arms that share a parameter's shape share its first value, whatever other parameters they have, and a deeper
+    model begins with the layers of a shallower one.
+    """
+
+    key: Array  # the seed's
+    init: str  # truncated_normal (at two standard deviations) or normal
+    std: float | None  # of every matrix; None: 1/sqrt(fan-in)
+    num_layers: int
+
+    @classmethod
+    def of(cls, config: ConfigDict, rngs: nnx.Rngs) -> "Initializer":
+        """Reads a resolved config.model; takes one key of `rngs`."""
+        return cls(rngs.params(), config.init, config.init_std, config.num_layers)
+
+    def named(self, name: str) -> Array:
+        """Returns the key of the parameter `name`."""
+        return jax.random.fold_in(self.key, zlib.crc32(name.encode()))
+
+    def matrix(self, name: str, shape: tuple[int, ...], *, fan_in: int, stacked: bool, residual: bool = False) -> Array:
+        """Returns a float32 matrix of `shape`, behind an axis of layers where `stacked`.
+
+        Args:
+            name: makes the key.
+            shape: of one layer.
+            fan_in: how many products each output sums.
+            stacked: whether there is one for each layer.
+            residual: it writes to the residual stream, so it starts smaller by sqrt(2 L) (GPT-2).
+        """
+        std = self.std if self.std is not None else 1.0 / math.sqrt(fan_in)
+        if residual:
+            std /= math.sqrt(2 * self.num_layers)
+        label = jnp.uint32(zlib.crc32(name.encode()))
+        return _draw(self.key, label, jnp.float32(std), shape, self.num_layers if stacked else None, self.init)
+
+    def constant(self, value: float, size: int, *, stacked: bool) -> Array:
+        """Returns a vector [size] of one value, behind an axis of layers where `stacked`."""
+        return jnp.full((self.num_layers, size) if stacked else (size,), value, jnp.float32)
+
+
+class Linear(nnx.Module):
+    """y = x W + b, W [in, out], computed in x's dtype.
+
+    Several `outputs` are drawn apart and laid side by side, so that one wide matrix starts as the same function as the
+    narrow ones.
+    """
+
+    def __init__(
+        self,
+        initial: Initializer,
+        width: int,
+        outputs: dict[str, int],
+        *,
+        bias: bool,
+        residual: bool = False,
+        stacked: bool = True,
+    ) -> None:
+        parts = [
+            initial.matrix(name, (width, size), fan_in=width, stacked=stacked, residual=residual)
+            for name, size in outputs.items()
+        ]
+        self.kernel = nnx.Param(jnp.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0])
+        self.bias = nnx.Param(initial.constant(0.0, sum(outputs.values()), stacked=stacked)) if bias else None
+
+    def __call__(self, x: Array) -> Array:
+        """Returns [..., out] in x's dtype for x [..., in]."""
+        y = x @ self.kernel[...].astype(x.dtype)
+        return y if self.bias is None else y + self.bias[...].astype(x.dtype)
+
+
+class Norm(nnx.Module):
+    """RMSNorm x / sqrt(mean(x^2) + eps) * g (arXiv 1910.07467), or LayerNorm (x - mean) / sqrt(var + eps) * g + b.
+
+    Computed in float32 over the last axis, returned in x's dtype.
+    """
+
+    def __init__(
+        self, initial: Initializer, width: int, *, kind: str, bias: bool, eps: float, stacked: bool = True
+    ) -> None:
+        self.kind = kind
+        self.eps = eps
+        self.scale = nnx.Param(initial.constant(1.0, width, stacked=stacked))
+        has_bias = bias and kind == "layernorm"
+        self.bias = nnx.Param(initial.constant(0.0, width, stacked=stacked)) if has_bias else None
+
+    def __call__(self, x: Array) -> Array:
+        """Returns x [..., width] normalised."""
+        with jax.named_scope("norm"):
+            y = x.astype(jnp.float32)
+            if self.kind == "layernorm":
+                y = y - jnp.mean(y, axis=-1, keepdims=True)
+            y = y * jax.lax.rsqrt(jnp.mean(jnp.square(y), axis=-1, keepdims=True) + self.eps) * self.scale[...]
+            if self.bias is not None:
+                y = y + self.bias[...]
+            return y.astype(x.dtype)
+
+
+class MLP(nnx.Module):
+    """down(f(up x)), or down(silu(gate x) * (up x)) for SwiGLU (arXiv 2002.05202)."""
+
+    def __init__(self, config: ConfigDict, initial: Initializer) -> None:
+        self.kind = config.mlp
+        width, hidden, bias = config.width, config.mlp_width, config.mlp_bias
+        self.gate = Linear(initial, width, {"mlp.gate": hidden}, bias=bias) if self.kind == "swiglu" else None
+        self.up = Linear(initial, width, {"mlp.up": hidden}, bias=bias)
+        self.down = Linear(initial, hidden, {"mlp.down": width}, bias=bias, residual=True)
+
+    def __call__(self, x: Array) -> Array:
+        """Returns [..., D] for x [..., D]."""
+        with jax.named_scope("mlp"):
+            hidden = self.up(x)
+            if self.gate is not None:
+                hidden = jax.nn.silu(self.gate(x)) * hidden
+            else:
+                hidden = activation(self.kind, hidden)
+            return self.down(hidden)
+
+
+def activation(kind: str, x: Array) -> Array:
+    """Returns f(x) for an MLP without a gate."""
+    match kind:
+        case "gelu":
+            return jax.nn.gelu(x, approximate=True)
+        case "gelu_exact":
+            return jax.nn.gelu(x, approximate=False)
+        case "relu2":
+            return jnp.square(jax.nn.relu(x))
+        case "relu":
+            return jax.nn.relu(x)
+    raise ValueError(f"mlp = {kind!r}: must be one of {', '.join(MLPS)}")
+
+
+def soft_cap(x: Array, cap: float | None) -> Array:
+    """Returns cap * tanh(x / cap), which stays within +-cap; x itself without a cap."""
+    return x if cap is None else cap * jnp.tanh(x / cap)
+
+
+def dropout(x: Array, rate: float, key: Array | None) -> Array:
+    """Returns x with each entry zeroed at `rate` and the others scaled up by 1/(1 - rate); x itself without a key."""
+    if key is None or rate == 0.0:
+        return x
+    keep = jax.random.bernoulli(key, 1.0 - rate, x.shape)
+    return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
+
+
+def compute_dtype(config: ConfigDict, platform: str | None = None) -> DTypeLike:
+    """Returns the dtype of activations: config.model.dtype, `auto` being float32 on the CPU and bfloat16 elsewhere."""
+    if config.dtype != "auto":
+        return jnp.dtype(config.dtype)
+    return jnp.dtype(jnp.float32 if (platform or jax.default_backend()) == "cpu" else jnp.bfloat16)

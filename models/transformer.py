@@ -1,0 +1,310 @@
+"""The decoder-only, pre-norm Transformer: embed, L times (attend, MLP), norm, logits.
+
+    x = dropout(table[tokens] + positions)
+    x = x + dropout(attention_l(norm(x)));  x = x + dropout(mlp_l(norm(x)))      l = 1 .. L
+    logits = cap(norm(x) W_out)
+
+Parameters are float32; activations have the compute dtype; norms, softmax and logits are float32. All parameters of the
+blocks are stacked, [L, ...], whether the layers run as one compiled loop (accelerators) or one after the other (CPU).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from jax.typing import DTypeLike
+from ml_collections import ConfigDict
+
+from configs.errors import ConfigError
+from models import pattern, positions
+from models.attention import Attention, Rows
+from models.kv_cache import Entry, KVCache
+from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, soft_cap
+
+
+class Block(nnx.Module):
+    """One layer: x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, config: ConfigDict, initial: Initializer) -> None:
+        norm = dict(kind=config.norm, bias=config.norm_bias, eps=config.norm_eps)
+        self.rate = config.dropout
+        self.attention_norm = Norm(initial, config.width, **norm)
+        self.attention = Attention(config, initial)
+        self.mlp_norm = Norm(initial, config.width, **norm)
+        self.mlp = MLP(config, initial)
+
+    def __call__(
+        self,
+        x_BTD: Array,
+        rows: Rows,
+        scheme: positions.Scheme,
+        *,
+        window: int | None,
+        entry: Entry | None = None,
+        keys: Array | None = None,
+        last_only: bool = False,
+    ) -> tuple[Array, Entry | None]:
+        """Returns the residual stream and this layer's part of the cache.
+
+        Args:
+            x_BTD: the residual stream.
+            rows: where the tokens lie.
+            scheme: the layer's positions.
+            window: keys each query sees, itself included.
+            entry: this layer's part of the cache.
+            keys: two dropout keys; None: no dropout.
+            last_only: return the last token alone, [B, 1, D].
+        """
+        first, second = (None, None) if keys is None else (keys[0], keys[1])
+        y, entry = self.attention(
+            self.attention_norm(x_BTD), rows, scheme, window=window, entry=entry, last_query=last_only
+        )
+        x_BTD = (x_BTD[:, -1:] if last_only else x_BTD) + dropout(y, self.rate, first)
+        return x_BTD + dropout(self.mlp(self.mlp_norm(x_BTD)), self.rate, second), entry
+
+
+class Transformer(nnx.Module):
+    """The model of a resolved config.model (see the file's docstring for the formula).
+
+    Raises:
+        ConfigError: vocab_size is not set.
+    """
+
+    def __init__(self, config: ConfigDict, *, rngs: nnx.Rngs) -> None:
+        if config.vocab_size is None:
+            raise ConfigError("model.vocab_size is not set: it comes from the tokenizer, or set it")
+        initial = Initializer.of(config, rngs)
+        self.dtype = compute_dtype(config)
+        self.rate = config.dropout
+        self.remat = config.remat == "block"
+        self.logit_soft_cap = config.logit_soft_cap
+        self.plans = pattern.plans(config)
+        self.period = pattern.period(config)
+        on_cpu = jax.default_backend() == "cpu"
+        self.scan = config.scan_layers == "yes" or (config.scan_layers == "auto" and not on_cpu)
+        size = (config.vocab_size, config.width)
+        self.embedding = nnx.Param(initial.matrix("embedding", size, fan_in=config.width, stacked=False))
+        self.schemes = nnx.Dict(
+            {
+                kind: positions.build(config, kind, rngs=nnx.Rngs(initial.named(f"positions.{kind}")))
+                for kind in sorted({plan.position for plan in self.plans})
+            }
+        )
+        self.blocks = Block(config, initial)
+        norm = dict(kind=config.norm, bias=config.norm_bias, eps=config.norm_eps)
+        self.norm = Norm(initial, config.width, stacked=False, **norm)
+        head = None if config.tie_embeddings else initial.matrix("head", size, fan_in=config.width, stacked=False)
+        self.head = None if head is None else nnx.Param(head)
+
+    def __call__(
+        self,
+        tokens_BT: Array,
+        positions_BT: Array | None = None,
+        segments_BT: Array | None = None,
+        *,
+        cache: KVCache | None = None,
+        dropout_key: Array | None = None,
+    ) -> Any:
+        """Returns float32 logits [B, T, V]; with a cache, (logits, the cache with these tokens).
+
+        Args:
+            tokens_BT: int32.
+            positions_BT: int32 [B|1, T], each token's place in its own sequence; None: 0 .. T - 1, or with a cache
+                the places after each row's last token.
+            segments_BT: int32, 0 for padding, else the document's number: tokens see their own document alone. None:
+                one document a row.
+            cache: attend to its tokens too, and add these.
+            dropout_key: None: no dropout.
+
+        Raises:
+            ValueError: the cache is full (outside jit; inside, logits are NaN).
+        """
+        hidden = self.hidden(tokens_BT, positions_BT, segments_BT, cache=cache, dropout_key=dropout_key)
+        if cache is None:
+            return self.logits(hidden)
+        return self.logits(hidden[0]), hidden[1]
+
+    def logits(self, hidden_BTD: Array) -> Array:
+        """Returns float32 logits [..., V] of final hidden states [..., D]."""
+        with jax.named_scope("logits"):
+            table_VD = (self.embedding if self.head is None else self.head)[...].astype(hidden_BTD.dtype)
+            out = jnp.einsum("...d,vd->...v", hidden_BTD, table_VD, preferred_element_type=jnp.float32)
+            return soft_cap(out, self.logit_soft_cap)
+
+    def hidden(
+        self,
+        tokens_BT: Array,
+        positions_BT: Array | None = None,
+        segments_BT: Array | None = None,
+        *,
+        cache: KVCache | None = None,
+        dropout_key: Array | None = None,
+        layers: Sequence[Block] | None = None,
+        fresh: bool = False,
+        last_only: bool = False,
+    ) -> Any:
+        """Returns the final, normalised hidden states [B, T, D]; with a cache, (hidden states, cache).
+
+        Args as in `__call__`, and:
+            layers: `self.layers()`, to take the slices once for many calls.
+            fresh: the cache is empty, so that attention need not read it (prefill).
+            last_only: compute the last layer for the last token alone and return [B, 1, D].
+        """
+        if cache is None:
+            rows = Rows(positions_BT, segments_BT, self._lengths(tokens_BT, positions_BT, segments_BT))
+            return self._run(tokens_BT, rows, dropout_key, layers, last_only)[0]
+        if positions_BT is None and not fresh:
+            positions_BT = cache.next_positions(tokens_BT.shape[1])
+        of_cache = positions_BT if positions_BT is not None else jnp.arange(tokens_BT.shape[1])[None]
+        placed = cache.place(tokens_BT, of_cache, jnp.int32(1) if segments_BT is None else segments_BT)
+        if not fresh and segments_BT is None:
+            segments_BT = jnp.ones_like(tokens_BT)
+        rows = Rows(positions_BT, segments_BT, cache=placed, start=0 if fresh else cache.length, fresh=fresh)
+        if placed.tokens is None:
+            x, entries = self._run(tokens_BT, rows, dropout_key, layers, last_only)
+        else:
+            x, entries = self._changing(tokens_BT, rows, cache, dropout_key, layers, last_only)
+        return placed.guard(x), dataclasses.replace(placed, entries=entries)
+
+    def cache(self, batch: int, capacity: int, dtype: DTypeLike | None = None) -> KVCache:
+        """Returns an empty KV cache for this model (see `KVCache.create`)."""
+        attention = self.blocks.attention
+        shape = (batch, attention.num_kv_heads, capacity, attention.head_dim)
+        dtype = self.dtype if dtype is None else dtype
+        return KVCache.empty(shape, len(self.plans), dtype, keep_tokens=self._uses_lengths)
+
+    def layers(self) -> list[Block]:
+        """Returns a block for each layer; slices whose transpose is one stack for each parameter."""
+        graph, state = nnx.split(self.blocks)
+        leaves, tree = jax.tree.flatten(state)
+        slices = zip(*(jnp.unstack(leaf) for leaf in leaves), strict=True)
+        return [nnx.merge(graph, jax.tree.unflatten(tree, layer)) for layer in slices]
+
+    def _run(
+        self, tokens_BT: Array, rows: Rows, dropout_key: Array | None, layers: Sequence[Block] | None, last_only: bool
+    ) -> tuple[Array, tuple[Entry, ...]]:
+        with jax.named_scope("embed"):
+            x = jnp.take(self.embedding[...], tokens_BT, axis=0).astype(self.dtype)
+            for kind in sorted(self.schemes):
+                x = self.schemes[kind].embed(x, rows.positions)
+        keys = None
+        if dropout_key is not None and self.rate > 0:
+            first, rest = jax.random.split(dropout_key)
+            x = dropout(x, self.rate, first)
+            keys = jax.random.split(rest, (len(self.plans), 2))
+        whole = len(self.plans) == self.period
+        if self.scan and rows.cache is None and not whole and not last_only:
+            x, entries = self._scanned(x, rows, keys), ()
+        else:
+            x, entries = self._unrolled(x, rows, keys, self.layers() if layers is None else layers, last_only)
+        return self.norm(x), entries
+
+    def _block(self, plan: pattern.LayerPlan, last_only: bool = False) -> Any:
+        scheme = self.schemes[plan.position]
+
+        def call(block: Block, x: Array, rows: Rows, entry: Entry | None, keys: Array | None) -> Any:
+            return block(x, rows, scheme, window=plan.window, entry=entry, keys=keys, last_only=last_only)
+
+        return call
+
+    def _unrolled(
+        self, x: Array, rows: Rows, keys: Array | None, layers: Sequence[Block], last_only: bool
+    ) -> tuple[Array, tuple[Entry, ...]]:
+        entries = []
+        for index, (plan, block) in enumerate(zip(self.plans, layers, strict=True)):
+            call = self._block(plan, last_only and index == len(self.plans) - 1)
+            entry = None if rows.cache is None else rows.cache.entries[index]
+            layer_keys = None if keys is None else keys[index]
+            if self.remat and entry is None:
+                x = _rematerialised(call, block, x, rows, layer_keys)
+            else:
+                x, entry = call(block, x, rows, entry, layer_keys)
+            if entry is not None:
+                entries.append(entry)
+        return x, tuple(entries)
+
+    def _scanned(self, x: Array, rows: Rows, keys: Array | None) -> Array:
+        graph, state = nnx.split(self.blocks)
+        groups = len(self.plans) // self.period
+
+        def grouped(leaf: Array) -> Array:
+            return leaf.reshape(groups, self.period, *leaf.shape[1:])
+
+        def body(x: Array, group: tuple[Any, Array | None]) -> tuple[Array, None]:
+            states, group_keys = group
+            for index, plan in enumerate(self.plans[: self.period]):
+                block = nnx.merge(graph, jax.tree.map(lambda leaf, index=index: leaf[index], states))
+                layer_keys = None if group_keys is None else group_keys[index]
+                call = self._block(plan)
+                if self.remat:
+                    x = _rematerialised(call, block, x, rows, layer_keys)
+                else:
+                    x = call(block, x, rows, None, layer_keys)[0]
+            return x, None
+
+        return jax.lax.scan(body, x, jax.tree.map(grouped, (state, keys)))[0]
+
+    @property
+    def _uses_lengths(self) -> bool:
+        return any(scheme.uses_lengths for scheme in self.schemes.values())
+
+    def _lengths(self, tokens: Array, at: Array | None, segments: Array | None, of: Array | None = None) -> Any:
+        """Returns the lengths of the tokens' sequences where a scheme reads them, else None."""
+        if not self._uses_lengths:
+            return None
+        at = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None] if at is None else at
+        return positions.sequence_lengths(at, segments, of)
+
+    def _changing(
+        self,
+        tokens_BT: Array,
+        rows: Rows,
+        before: KVCache,
+        dropout_key: Array | None,
+        layers: Sequence[Block] | None,
+        last_only: bool,
+    ) -> tuple[Array, tuple[Entry, ...]]:
+        """Runs a step whose frequencies depend on the length: anew from the tokens where the old keys do not serve."""
+        cache = rows.cache
+        assert cache is not None and cache.tokens is not None
+        layers = self.layers() if layers is None else layers
+        if rows.fresh:
+            lengths = self._lengths(tokens_BT, rows.positions, rows.segments)
+            return self._run(tokens_BT, dataclasses.replace(rows, lengths=lengths), dropout_key, layers, last_only)
+        old = self._lengths(cache.tokens, cache.positions, before.segments, cache.segments)
+        new = self._lengths(cache.tokens, cache.positions, cache.segments)
+        seen = before.segments != 0
+
+        def turned_alike(scheme: positions.Scheme) -> Array:
+            probe = jnp.ones((*seen.shape, 1, self.blocks.attention.head_dim))
+            first, second = (scheme.rotate(probe, cache.positions, lengths, keys=True) for lengths in (old, new))
+            return jnp.all(jnp.where(seen[..., None, None], first == second, True))
+
+        serves = jnp.stack([turned_alike(self.schemes[kind]) for kind in sorted(self.schemes)]).all()
+        lengths = self._lengths(cache.tokens, cache.positions, cache.segments, rows.segments)
+
+        def step() -> Any:
+            return self._run(tokens_BT, dataclasses.replace(rows, lengths=lengths), dropout_key, layers, last_only)
+
+        def anew() -> Any:
+            every = Rows(cache.positions, cache.segments, new, cache, 0, fresh=True)
+            x, entries = self._run(cache.tokens, every, dropout_key, layers, False)
+            x = jax.lax.dynamic_slice_in_dim(x, rows.start, tokens_BT.shape[1], axis=1)
+            return x[:, -1:] if last_only else x, entries
+
+        return jax.lax.cond(serves, step, anew)
+
+
+def _rematerialised(call: Any, block: Block, x: Array, rows: Rows, keys: Array | None) -> Array:
+    """Runs a block keeping nothing but its input for the backward pass."""
+    graph, state = nnx.split(block)
+
+    @jax.checkpoint
+    def run(state: Any, x: Array, keys: Array | None) -> Array:
+        return call(nnx.merge(graph, state), x, rows, None, keys)[0]
+
+    return run(state, x, keys)
