@@ -118,6 +118,7 @@ class _Training:
         self.started = time.perf_counter()
         self.compile_seconds = self.eval_seconds = 0.0
         self.before: dict[str, Any] = {}
+        self.spent = Spent()
         self.config = config
 
     def run(self) -> dict[str, Any]:
@@ -194,7 +195,6 @@ class _Training:
         config = self.config
         shapes = step.abstract(config)
         self.checkpoints = Checkpoints(self.workdir, config.checkpoint.keep)
-        self.spent = Spent()
         self.pending: list[Any] = []  # losses since the last line of metrics, on the device until they are read
         self.best: float | None = None
         self.val_loss: float | None = None
@@ -382,6 +382,11 @@ class _Training:
         for part in ("checkpoints", "log"):
             if hasattr(self, part):
                 getattr(self, part).close()
-        if hasattr(self, "spent"):
-            self.record.update(step=self.spent.steps, tokens=self.spent.tokens, flops=self.spent.flops)
-        self.record.update(status=status, error=error, wall_time=self._wall_time())
+        self.record.update(
+            status=status,
+            error=error,
+            wall_time=self._wall_time(),
+            step=self.spent.steps,
+            tokens=self.spent.tokens,
+            flops=self.spent.flops,
+        )
