@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from models import kernels, kv_cache
 from models.kv_cache import Entry, KVCache
 from models.layers import Initializer, Linear, Norm
-from models.positions import Scheme
+from models.positions import Scheme, temperature_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Attention(nnx.Module):
         self.kernel = attention.kernel
         self.scale = config.head_dim**-0.5 if attention.scale is None else attention.scale
         self.soft_cap = attention.soft_cap
+        self.temperature = temperature_of(config)
         width, heads, groups = config.width, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         parts = {"attention.query": heads, "attention.key": groups, "attention.value": groups}
         bias = attention.qkv_bias
@@ -111,6 +112,8 @@ class Attention(nnx.Module):
             of_q = dataclasses.replace(of_q, positions=jnp.full((1, 1), x_BTD.shape[1] - 1))
         with jax.named_scope("rotation"):
             q_BTHK = scheme.rotate(q_BTHK, of_q.positions, of_q.lengths)
+            if self.temperature is not None and self.temperature.acts(scheme):
+                q_BTHK = self.temperature(q_BTHK, of_q.positions)
             k_BSGK = scheme.rotate(k_BSGK, rows.positions, rows.lengths, keys=True)
         of_kv = (rows.positions, rows.segments)
         if entry is not None and rows.cache is not None:
@@ -130,6 +133,7 @@ class Attention(nnx.Module):
                 kv_segments=of_kv[1],
                 window=window,
                 bias=scheme.bias(),
+                scores=scheme.scores(),
                 soft_cap=self.soft_cap,
                 scale=self.scale,
                 kernel=self.kernel,

@@ -11,7 +11,6 @@ from jax import Array
 
 from configs.errors import UserError
 from models.kv_cache import KVCache
-from models.positions.learned import Learned
 from models.transformer import Transformer
 
 

@@ -48,7 +48,7 @@ class KVCache:
             dtype: of keys and values; None: the compute dtype.
         """
         kinds = {plan.position for plan in plans(config)}
-        keep = "rope" in kinds and positions.build(config, "rope").uses_lengths
+        keep = any(positions.build(config, kind).uses_lengths for kind in kinds & {"rope", "p_rope"})
         dtype = compute_dtype(config) if dtype is None else dtype
         shape = (batch, config.num_kv_heads, capacity, config.head_dim)
         return cls.empty(shape, config.num_layers, dtype, keep_tokens=keep)

@@ -26,6 +26,8 @@ def _draw(key: Array, name: Array, std: Array, shape: tuple[int, ...], layers: i
     def draw(key: Array) -> Array:
         if init == "normal":
             return jax.random.normal(key, shape)
+        if init == "uniform":
+            return jax.random.uniform(key, shape)
         # A normal cut at two deviations keeps this share of its spread.
         return jax.random.truncated_normal(key, -2.0, 2.0, shape) / 0.87962566103423978
 
@@ -73,6 +75,11 @@ class Initializer:
             std /= math.sqrt(2 * self.num_layers)
         label = jnp.uint32(zlib.crc32(name.encode()))
         return _draw(self.key, label, jnp.float32(std), shape, self.num_layers if stacked else None, self.init)
+
+    def uniform(self, name: str, shape: tuple[int, ...], below: float, *, stacked: bool) -> Array:
+        """Returns numbers drawn evenly from [0, below), behind an axis of layers where `stacked`."""
+        label = jnp.uint32(zlib.crc32(name.encode()))
+        return _draw(self.key, label, jnp.float32(below), shape, self.num_layers if stacked else None, "uniform")
 
     def constant(self, value: float, size: int, *, stacked: bool) -> Array:
         """Returns a vector [size] of one value, behind an axis of layers where `stacked`."""
@@ -149,12 +156,9 @@ class MLP(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """Returns [..., D] for x [..., D]."""
         with jax.named_scope("mlp"):
-            hidden = self.up(x)
-            if self.gate is not None:
-                hidden = jax.nn.silu(self.gate(x)) * hidden
-            else:
-                hidden = activation(self.kind, hidden)
-            return self.down(hidden)
+            if self.gate is None:
+                return self.down(activation(self.kind, self.up(x)))
+            return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
 
 
 def activation(kind: str, x: Array) -> Array:

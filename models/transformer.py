@@ -198,13 +198,16 @@ class Transformer(nnx.Module):
             keys = jax.random.split(rest, (len(self.plans), 2))
         whole = len(self.plans) == self.period
         if self.scan and rows.cache is None and not whole and not last_only:
-            x, entries = self._scanned(x, rows, keys), ()
-        else:
-            x, entries = self._unrolled(x, rows, keys, self.layers() if layers is None else layers, last_only)
+            return self.norm(self._scanned(x, rows, keys)), ()
+        x, entries = self._unrolled(x, rows, keys, self.layers() if layers is None else layers, last_only)
         return self.norm(x), entries
 
-    def _block(self, plan: pattern.LayerPlan, last_only: bool = False) -> Any:
-        scheme = self.schemes[plan.position]
+    def _block(self, index: int, last_only: bool = False, groups: int | Array = 0) -> Any:
+        """Returns the function of the layer `index`, `groups` whole periods further on."""
+        plan = self.plans[index]
+        kinds = [other.position for other in self.plans]
+        before = kinds[:index].count(plan.position) + groups * kinds[: self.period].count(plan.position)
+        scheme = self.schemes[plan.position].layer(before)
 
         def call(block: Block, x: Array, rows: Rows, entry: Entry | None, keys: Array | None) -> Any:
             return block(x, rows, scheme, window=plan.window, entry=entry, keys=keys, last_only=last_only)
@@ -215,8 +218,8 @@ class Transformer(nnx.Module):
         self, x: Array, rows: Rows, keys: Array | None, layers: Sequence[Block], last_only: bool
     ) -> tuple[Array, tuple[Entry, ...]]:
         entries = []
-        for index, (plan, block) in enumerate(zip(self.plans, layers, strict=True)):
-            call = self._block(plan, last_only and index == len(self.plans) - 1)
+        for index, block in enumerate(layers):
+            call = self._block(index, last_only and index == len(self.plans) - 1)
             entry = None if rows.cache is None else rows.cache.entries[index]
             layer_keys = None if keys is None else keys[index]
             if self.remat and entry is None:
@@ -234,19 +237,19 @@ class Transformer(nnx.Module):
         def grouped(leaf: Array) -> Array:
             return leaf.reshape(groups, self.period, *leaf.shape[1:])
 
-        def body(x: Array, group: tuple[Any, Array | None]) -> tuple[Array, None]:
-            states, group_keys = group
-            for index, plan in enumerate(self.plans[: self.period]):
+        def body(x: Array, group: tuple[Array, Any, Array | None]) -> tuple[Array, None]:
+            number, states, group_keys = group
+            for index in range(self.period):
                 block = nnx.merge(graph, jax.tree.map(lambda leaf, index=index: leaf[index], states))
                 layer_keys = None if group_keys is None else group_keys[index]
-                call = self._block(plan)
+                call = self._block(index, groups=number)
                 if self.remat:
                     x = _rematerialised(call, block, x, rows, layer_keys)
                 else:
                     x = call(block, x, rows, None, layer_keys)[0]
             return x, None
 
-        return jax.lax.scan(body, x, jax.tree.map(grouped, (state, keys)))[0]
+        return jax.lax.scan(body, x, (jnp.arange(groups), *jax.tree.map(grouped, (state, keys))))[0]
 
     @property
     def _uses_lengths(self) -> bool:
@@ -271,12 +274,13 @@ class Transformer(nnx.Module):
         """Runs a step whose frequencies depend on the length: anew from the tokens where the old keys do not serve."""
         cache = rows.cache
         assert cache is not None and cache.tokens is not None
+        tokens = cache.tokens
         layers = self.layers() if layers is None else layers
         if rows.fresh:
             lengths = self._lengths(tokens_BT, rows.positions, rows.segments)
             return self._run(tokens_BT, dataclasses.replace(rows, lengths=lengths), dropout_key, layers, last_only)
-        old = self._lengths(cache.tokens, cache.positions, before.segments, cache.segments)
-        new = self._lengths(cache.tokens, cache.positions, cache.segments)
+        old = self._lengths(tokens, cache.positions, before.segments, cache.segments)
+        new = self._lengths(tokens, cache.positions, cache.segments)
         seen = before.segments != 0
 
         def turned_alike(scheme: positions.Scheme) -> Array:
@@ -285,14 +289,14 @@ class Transformer(nnx.Module):
             return jnp.all(jnp.where(seen[..., None, None], first == second, True))
 
         serves = jnp.stack([turned_alike(self.schemes[kind]) for kind in sorted(self.schemes)]).all()
-        lengths = self._lengths(cache.tokens, cache.positions, cache.segments, rows.segments)
+        lengths = self._lengths(tokens, cache.positions, cache.segments, rows.segments)
 
         def step() -> Any:
             return self._run(tokens_BT, dataclasses.replace(rows, lengths=lengths), dropout_key, layers, last_only)
 
         def anew() -> Any:
             every = Rows(cache.positions, cache.segments, new, cache, 0, fresh=True)
-            x, entries = self._run(cache.tokens, every, dropout_key, layers, False)
+            x, entries = self._run(tokens, every, dropout_key, layers, False)
             x = jax.lax.dynamic_slice_in_dim(x, rows.start, tokens_BT.shape[1], axis=1)
             return x[:, -1:] if last_only else x, entries
 

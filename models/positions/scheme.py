@@ -1,12 +1,18 @@
 """The protocol of positional schemes: four places where one may act."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Self
 
+import jax
+from flax import nnx
 from jax import Array
 
 # (q_positions [B|1, T], kv_positions [B|1, S]) -> [B|1, H, T, S] float32, added to the scores; called on blocks.
 BiasFunction = Callable[[Array, Array], Array]
+
+# (q [B, T, H, K], float32 scores [B, H, T, S], the mask bool [B|1, T, S] or None: all visible, kv_positions [B|1, S] or
+# None: 0 .. S - 1) -> [B, H, T, S] float32, added to the scores; called once, on the whole.
+ScoresFunction = Callable[[Array, Array, Array | None, Array | None], Array]
 
 
 class Scheme:
@@ -17,9 +23,11 @@ class Scheme:
     - `embed`: adds to the token embedding (learned, sinusoidal);
     - `rotate`: turns queries and keys (RoPE and its kin);
     - `bias`: gives a function of positions that is added to the scores (ALiBi, T5, ...);
-    - `scores`: reads the scores themselves (kept for CoPE; no scheme acts there yet).
+    - `scores`: reads the scores themselves and adds to them (CoPE).
 
-    A scheme with parameters is also an `nnx.Module`; one without is a frozen dataclass, which compares by value.
+    A scheme with parameters is also an `nnx.Module`; one without is a frozen dataclass, which compares by value. Where
+    each layer has parameters of its own (`layered`) they are stacked, over those layers that have the scheme, and
+    `layer` gives one layer's.
 
     Positions are int32 [B, T], or [1, T] where every row has the same, or None for 0 .. T - 1. A token's position
     counts from the start of its own sequence, whatever its place in the row: packed documents, left padding and
@@ -27,6 +35,7 @@ class Scheme:
     """
 
     places: ClassVar[frozenset[str]] = frozenset()
+    layered: ClassVar[bool] = False
 
     @property
     def uses_lengths(self) -> bool:
@@ -55,5 +64,16 @@ class Scheme:
         return x_BTHK
 
     def bias(self) -> BiasFunction | None:
-        """Returns the function added to the scores, or None."""
+        """Returns the function of positions added to the scores, or None."""
         return None
+
+    def scores(self) -> ScoresFunction | None:
+        """Returns the function of the scores added to the scores, or None."""
+        return None
+
+    def layer(self, index: int | Array) -> Self:
+        """Returns the scheme of one layer: `index` counts those of the layers that have this kind of scheme."""
+        if not self.layered:
+            return self
+        graph, state = nnx.split(self)
+        return nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], state))
