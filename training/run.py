@@ -78,3 +78,12 @@ def load(workdir: str | Path, step: int | None = None) -> Run:
 def open_data(config: ConfigDict) -> Any:
     """Returns the corpus a config reads, prepared if need be, or None where it reads no text."""
     return corpora.open_corpus(config.data) if validate.uses(config, "text") else None
+
+
+def vocabulary(config: ConfigDict) -> int:
+    """Returns the vocabulary a resolved config trains with; where only the tokenizer knows it, the data is opened."""
+    if config.model.vocab_size is not None:
+        return config.model.vocab_size
+    corpus = open_data(config)
+    needed = tokenizers.load(config.data, corpus).vocab_size if corpus is not None else 0
+    return max(needed, config.data.mqar.vocab_size if validate.uses(config, "mqar") else 0)
