@@ -105,7 +105,9 @@ def by_position(study: Study) -> Figure | None:
     if not rows:
         return None
     names = [arm.name for arm in study.arms]
-    x = alt.X("position:Q", title="position in the row, tokens", scale=alt.Scale(type="log", base=2, nice=False))
+    places = [row["position"] for row in rows]
+    scale_x = alt.Scale(type="log", base=2, nice=False, domain=[min(places) / 1.12, max(places) * 1.12])
+    x = alt.X("position:Q", title="position in the row, tokens", scale=scale_x)
     scale = domain((row["loss"] for row in rows), both_ends(rows))
     y = alt.Y("loss:Q", title="validation loss, nats/token", scale=scale)
     band = (

@@ -103,7 +103,7 @@ def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]
         Column("flops", "FLOPs/token", paper=True),
         Column("kv", "KV cache", "bytes/token"),
         Column("kernel", "kernel", "attention, as run", numeric=False),
-        Column("seeds", "seeds", "done / failed / diverged", numeric=False),
+        Column("seeds", "seeds", "done/ failed/ diverged", numeric=False),
     ]
     if len(study.arms) > 1:
         columns += [Column("comparable", "like for like", numeric=False, paper=False)]

@@ -23,6 +23,7 @@ def config(dark: bool = False) -> dict[str, Any]:
     return {
         "background": "transparent" if dark else "white",
         "font": FONT,
+        "padding": 6,
         "axis": {
             **text,
             "labelFontSize": 11,

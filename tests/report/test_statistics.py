@@ -1,0 +1,129 @@
+"""Intervals against published values, scipy's own tests and simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from report.statistics import Difference, holm, newcombe, over_seeds, paired, paired_shares, wilson
+
+
+def seeds(values: np.ndarray) -> dict[int, float]:
+    return dict(enumerate(values.tolist()))
+
+
+def test_interval_over_seeds_is_students_t() -> None:
+    one = over_seeds([2.0, 2.1, 2.3])
+    expected = stats.ttest_1samp([2.0, 2.1, 2.3], 0).confidence_interval(0.95)
+    assert one.mean == pytest.approx(6.4 / 3)
+    assert (one.low, one.high) == pytest.approx((expected.low, expected.high))
+    assert (one.count, one.over) == (3, "seeds")
+
+
+def test_two_seeds_have_the_wide_interval_of_one_degree_of_freedom() -> None:
+    one = over_seeds([1.0, 1.1])
+    assert one.half == pytest.approx(12.7062 * 0.05, rel=1e-4)  # t(0.975; 1) = 12.706, standard error 0.1 / 2
+
+
+def test_one_seed_has_no_interval_and_what_is_not_finite_is_no_seed() -> None:
+    one = over_seeds([1.5, math.nan, math.inf])
+    assert one.count == 1 and one.mean == 1.5 and math.isnan(one.low)
+    assert over_seeds([]).count == 0
+
+
+def test_paired_difference_is_the_paired_t_test() -> None:
+    rng = np.random.default_rng(1)
+    arm, base = rng.normal(2.0, 0.1, 6), rng.normal(1.9, 0.1, 6)
+    one = paired(seeds(arm), seeds(base))
+    expected = stats.ttest_rel(arm, base)
+    interval = expected.confidence_interval(0.95)
+    assert one.mean == pytest.approx(float((arm - base).mean()))
+    assert (one.low, one.high) == pytest.approx((interval.low, interval.high))
+    assert one.p == pytest.approx(expected.pvalue)
+
+
+def test_pairing_takes_only_seeds_that_both_have() -> None:
+    one = paired({0: 1.0, 1: 2.0, 3: 9.0}, {0: 0.5, 1: 1.4, 2: 7.0})
+    assert one.seeds == (0, 1)
+    assert one.mean == pytest.approx(0.55)
+    assert not paired({0: 1.0}, {1: 1.0}).seeds
+
+
+def test_pairing_cancels_what_seeds_share() -> None:
+    shared = np.array([0.0, 0.5, -0.4])
+    one = paired(seeds(2.0 + shared + [0.001, -0.001, 0.0]), seeds(1.9 + shared))
+    assert one.resolved and one.half < 0.01
+    assert over_seeds(2.0 + shared).half > 0.5
+
+
+def test_one_common_seed_resolves_nothing() -> None:
+    one = paired({0: 1.0}, {0: 9.0})
+    assert one.mean == -8.0 and not one.resolved and math.isnan(one.low)
+
+
+def test_claims_without_a_difference_are_five_percent_and_intervals_cover() -> None:
+    rng = np.random.default_rng(0)
+    shared = rng.normal(0, 0.1, (2000, 3))
+    noise = rng.normal(0, 0.01, (2, 2000, 3))
+    null = [paired(seeds(a), seeds(b)) for a, b in zip(shared + noise[0], shared + noise[1], strict=True)]
+    assert 0.04 < np.mean([one.resolved for one in null]) < 0.06
+    shifted = [paired(seeds(a), seeds(b)) for a, b in zip(shared + noise[0] + 0.02, shared + noise[1], strict=True)]
+    assert 0.94 < np.mean([one.low <= 0.02 <= one.high for one in shifted]) < 0.96
+
+
+@pytest.mark.parametrize(("correct", "examples"), [(0, 10), (3, 10), (81, 263), (15, 148), (64, 64), (1, 29)])
+def test_wilson_is_the_score_interval(correct: int, examples: int) -> None:
+    one = wilson(correct, examples)
+    expected = stats.binomtest(correct, examples).proportion_ci(0.95, method="wilson")
+    assert (one.low, one.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert one.mean == correct / examples and one.examples == examples
+
+
+def test_wilson_has_newcombes_published_value() -> None:
+    one = wilson(81, 263)  # Newcombe 1998, Two-sided confidence intervals for the single proportion, table I
+    assert (one.low, one.high) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+
+
+@pytest.mark.parametrize(("correct", "examples"), [(1, 0), (math.nan, 5), (6, 5), (-1, 5), (1, math.inf)])
+def test_impossible_shares_are_nothing(correct: float, examples: float) -> None:
+    assert wilson(correct, examples).count == 0 and math.isnan(wilson(correct, examples).mean)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [((56, 70), (48, 80), (0.0524, 0.3339)), ((9, 10), (3, 10), (0.1705, 0.8090)), ((10, 10), (0, 20), (0.6791, 1.0))],
+)
+def test_differences_of_shares_are_newcombes(
+    first: tuple[int, int], second: tuple[int, int], expected: tuple[float, float]
+) -> None:
+    assert newcombe(first, second) == pytest.approx(expected, abs=1e-4)  # Newcombe 1998, method 10, table II
+
+
+def test_seeds_that_agree_exactly_are_not_certain_about_shares() -> None:
+    few = paired_shares({0: (2, 2), 1: (2, 2)}, {0: (1, 2), 1: (1, 2)})
+    assert not few.resolved and few.p == 1.0
+    many = paired_shares({0: (200, 200), 1: (200, 200)}, {0: (100, 200), 1: (100, 200)})
+    assert many.resolved and many.high - many.low > 0.05
+
+
+def test_shares_that_scatter_over_seeds_have_the_t_interval() -> None:
+    arm = {0: (600, 1000), 1: (900, 1000), 2: (990, 1000)}
+    base = {0: (500, 1000), 1: (500, 1000), 2: (500, 1000)}
+    one = paired_shares(arm, base)
+    plain = paired({0: 0.6, 1: 0.9, 2: 0.99}, {0: 0.5, 1: 0.5, 2: 0.5})
+    assert (one.low, one.high) == pytest.approx((plain.low, plain.high))
+
+
+def test_holm_is_the_step_down_method() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    adjusted = holm([0.02, math.nan, 0.5])
+    assert adjusted[0] == pytest.approx(0.04) and math.isnan(adjusted[1]) and adjusted[2] == 0.5
+    assert holm([]) == []
+
+
+def test_resolved_means_zero_is_outside() -> None:
+    assert Difference(1, 0.1, 2, 0.01, (0, 1)).resolved
+    assert Difference(-1, -2, -0.1, 0.01, (0, 1)).resolved
+    assert not Difference(1, -0.1, 2, 0.06, (0, 1)).resolved
+    assert not Difference(1, math.nan, math.nan, math.nan, (0,)).resolved

@@ -1,0 +1,195 @@
+"""What the report says: resolved, not resolved, one seed, not comparable; about arms and about RoPE scalings."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from report import table, words
+from report.comparable import marks
+from report.reading import Study, read
+from tests.report import synthetic
+
+
+def study(directory: Path, index: int = 0) -> Study:
+    return read(directory).studies[index]
+
+
+def said(directory: Path) -> dict[str, str]:
+    found = [(one.verdict, one.text) for one in words.arms(study(directory))]
+    return {text: verdict for verdict, text in found}
+
+
+def change(directory: Path, run: str, **changes: Any) -> None:
+    path = directory / "runs" / run / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_a_resolved_difference_is_said_with_its_interval(tmp_path: Path) -> None:
+    values = {"h1": [1.80, 1.82, 1.81], "h4": [1.77, 1.788, 1.779]}
+    found = said(synthetic.losses(tmp_path, values))
+    # differences -0.030, -0.032, -0.031: mean 0.031, t(2) = 4.3027, standard error 0.001 / sqrt(3)
+    assert found == {"h4 beats h1 by 0.0310 nats [0.0285, 0.0335], 3 seeds.": "resolved"}
+
+
+def test_a_worse_arm_is_beaten_by_the_baseline(tmp_path: Path) -> None:
+    found = said(synthetic.losses(tmp_path, {"h4": [1.70, 1.71, 1.72], "h1": [1.75, 1.7605, 1.7695]}))
+    (text,) = found
+    assert text.startswith("h4 beats h1 by 0.05") and found[text] == "resolved"
+
+
+def test_a_difference_within_its_interval_is_said_to_be_unresolved(tmp_path: Path) -> None:
+    found = said(synthetic.losses(tmp_path, {"h4": [1.70, 1.72, 1.71], "h8": [1.704, 1.718, 1.713]}))
+    # differences 0.004, -0.002, 0.003: mean 0.00167, standard error 0.00186, times 4.3027 = 0.0080
+    assert found == {"h8 against h4, loss: no difference resolved (+0.0017 nats ±0.0080, 3 seeds).": "not resolved"}
+
+
+def test_one_seed_resolves_nothing_however_large_the_difference(tmp_path: Path) -> None:
+    found = said(synthetic.losses(tmp_path, {"h1": [2.5], "h4": [1.7]}))
+    ((text, verdict),) = found.items()
+    assert verdict == "one seed"
+    assert "one seed cannot resolve anything about seeds" in text and "measurement noise only" in text
+    assert "0.800 nats lower" in text and "beats" not in text
+
+
+def test_several_comparisons_are_corrected_in_words(tmp_path: Path) -> None:
+    # h2's paired differences give p = 0.03, which three comparisons do not allow
+    base = [1.70, 1.71, 1.72]
+    arms = {"h1": base, "h2": [1.712, 1.717, 1.7335], "h4": [1.66, 1.6702, 1.6799], "h8": [1.69, 1.73, 1.72]}
+    found = said(synthetic.losses(tmp_path, arms))
+    assert any(
+        text.startswith("h4 beats h1") and "; also resolved after Holm's correction for 3" in text for text in found
+    )
+    assert any(text.startswith("h1 beats h2") and "; but no longer resolved after Holm's" in text for text in found)
+
+
+def test_an_arm_that_read_other_data_gets_no_claim(tmp_path: Path) -> None:
+    directory = synthetic.losses(tmp_path, {"h1": [1.8, 1.81], "h4": [1.5, 1.51]})
+    for seed in (0, 1):
+        change(directory, f"h4/seed{seed}", data={"fingerprint": "0" * 64})
+    ((text, verdict),) = said(directory).items()
+    assert verdict == "not comparable" and "other data" in text and "beats" not in text
+    difference = table.build(study(directory)).rows[1][1][2]
+    assert difference.text == "\N{EM DASH}" and "other data" in difference.why
+
+
+@pytest.mark.parametrize(
+    ("changes", "short", "words_of_it"),
+    [
+        ({"budget": {"kind": "steps", "amount": 2000.0}}, "budget", "2,000 steps against 1,000 steps"),
+        ({"parameters": {"total": 160000}}, "parameters", "14.6% more parameters (160k against 140k)"),
+        ({"attention_kernel": "xla"}, "kernel", "xla against blocked"),
+        ({"dtype": "bfloat16"}, "dtype", "bfloat16 against float32"),
+        ({"devices": [{"kind": "H100", "platform": "gpu", "count": 8}]}, "devices", "8 x H100 against 1 x cpu"),
+        ({"tokens": 4096000}, "training tokens", "100.0% more training tokens"),
+    ],
+)
+def test_what_is_not_like_for_like_is_marked(
+    tmp_path: Path, changes: dict[str, Any], short: str, words_of_it: str
+) -> None:
+    directory = synthetic.losses(tmp_path, {"h1": [1.8, 1.81], "h4": [1.5, 1.51]})
+    for seed in (0, 1):
+        change(directory, f"h4/seed{seed}", **changes)
+    (mark,) = marks(study(directory))["h4"]
+    assert (mark.level, mark.short) == ("differs", short) and words_of_it in mark.words
+    (sentence,) = words.comparability(study(directory))
+    assert sentence.text.startswith("h4 differs from h1") and words_of_it in sentence.text
+    assert words_of_it in next(iter(said(directory))), "the claim itself must carry the qualification"
+    assert table.build(study(directory)).rows[1][1][-1].text == "differs"
+
+
+def test_equal_runs_have_no_mark_and_small_differences_of_size_are_none(tmp_path: Path) -> None:
+    directory = synthetic.losses(tmp_path, {"h1": [1.8, 1.81], "h4": [1.5, 1.51]})
+    change(directory, "h4/seed0", parameters={"total": round(139584 * 1.009)})
+    change(directory, "h4/seed1", parameters={"total": round(139584 * 1.009)})
+    assert marks(study(directory)) == {"h4": []}
+    assert words.comparability(study(directory)) == []
+
+
+def test_another_commit_is_a_note_and_no_more(tmp_path: Path) -> None:
+    directory = synthetic.losses(tmp_path, {"h1": [1.8, 1.81], "h4": [1.5, 1.51]})
+    for seed in (0, 1):
+        change(directory, f"h4/seed{seed}", git_commit="fedcba9876543210")
+    (sentence,) = words.comparability(study(directory))
+    assert sentence.verdict == "note" and "fedcba9876 against 0123456789" in sentence.text
+    assert "commit" not in next(iter(said(directory)))
+
+
+def test_fewer_finished_seeds_are_marked_and_pairs_are_what_both_finished(tmp_path: Path) -> None:
+    directory = synthetic.losses(tmp_path, {"h1": [1.8, 1.81, 1.82], "h4": [1.5, 1.511, 1.0]})
+    change(directory, "h4/seed2", status="diverged", error="loss is nan at step 17")
+    ((text, _),) = said(directory).items()
+    assert "2 seeds; not like for like: 2 seeds done against 3" in text
+    assert text.startswith("h4 beats h1 by 0.2995 nats [0.2931, 0.3059], 2 seeds")
+    assert table.build(study(directory)).rows[1][1][-2].text == "2 / 0 / 1"
+
+
+def test_seeds_of_one_arm_that_differ_are_named(tmp_path: Path) -> None:
+    directory = synthetic.losses(tmp_path, {"h1": [1.8, 1.81], "h4": [1.5, 1.51]})
+    change(directory, "h1/seed1", attention_kernel="xla")
+    assert any(
+        "h1: its own seeds have different attention kernel" in one.text for one in words.comparability(study(directory))
+    )
+
+
+def test_an_arm_without_runs_is_said_to_be_missing(tmp_path: Path) -> None:
+    directory = synthetic.losses(tmp_path, {"h1": [1.8, 1.81], "h4": [1.5, 1.51]})
+    for seed in (0, 1):
+        change(directory, f"h4/seed{seed}", status="failed", error="boom")
+    ((text, verdict),) = said(directory).items()
+    assert verdict == "missing" and "h4 has no finished run" in text
+
+
+def scaled(directory: Path, offsets: list[float], count: int = 3) -> Path:
+    """One arm whose seeds were evaluated under scalings; ntk differs from raw RoPE by `offsets`."""
+    for seed in range(count):
+        content = synthetic.loss_json(1.7 + 0.01 * seed, ("linear", "ntk", "yarn"), (1, 8), wobble=0.01 * seed)
+        entries = {(one["multiple"], one["scaling"]): one for one in content["by_length"]}
+        entries[8, "ntk"]["loss"] = entries[8, "trained"]["loss"] + offsets[seed]
+        entries[8, "yarn"]["loss"] += 0.002 * seed
+        entries[8, "linear"]["loss"] += 0.001 * seed
+        synthetic.write_run(
+            directory / "runs" / "a" / f"seed{seed}", info=synthetic.run_json(seed), evals={"loss": content}
+        )
+    return synthetic.write_sweep(directory, [synthetic.study_json("s", {"a": synthetic.config()}, list(range(count)))])
+
+
+def test_scalings_are_told_apart_only_where_their_difference_exceeds_its_interval(tmp_path: Path) -> None:
+    first, rest = words.scalings(study(scaled(tmp_path, [0.01, -0.01, 0.004])))
+    assert rest == []
+    (sentence,) = first
+    assert sentence.verdict == "resolved"
+    assert sentence.text.startswith("a, loss at 8× the training length (1,024 tokens): raw RoPE 2.7")
+    claims, open_ = sentence.text.split("Against raw RoPE: ")[1].split("Not resolved: ")
+    assert "linear higher by 0.5" in claims and "yarn lower by 0.5" in claims and "ntk" not in claims
+    assert open_.startswith("ntk (+0.001 nats ±0.02")
+
+
+def test_scalings_of_one_seed_are_measurements_only(tmp_path: Path) -> None:
+    (sentence,), _ = words.scalings(study(scaled(tmp_path, [0.01], count=1)))
+    assert sentence.verdict == "one seed" and "One seed cannot resolve anything about seeds" in sentence.text
+    assert "higher by" not in sentence.text
+
+
+def test_retrieval_is_compared_at_the_training_length(tmp_path: Path) -> None:
+    arms = {"a": synthetic.config(), "b": synthetic.config(2)}
+    for arm, share in (("a", 0.5), ("b", 1.0)):
+        for seed in (0, 1, 2):
+            place = tmp_path / "runs" / arm / f"seed{seed}"
+            evals = {"retrieval": synthetic.retrieval_json(share - 0.01 * seed * (arm == "a"))}
+            synthetic.write_run(place, info=synthetic.run_json(seed), evals=evals)
+    directory = synthetic.write_sweep(tmp_path, [synthetic.study_json("s", arms, [0, 1, 2], evals=["retrieval"])])
+    ((text, verdict),) = said(directory).items()
+    assert verdict == "resolved" and text.startswith("b beats a in retrieval at the training length by 51.")
+
+
+def test_a_study_of_one_arm_compares_nothing(tmp_path: Path) -> None:
+    directory = synthetic.losses(tmp_path, {"only": [1.8, 1.81]})
+    assert said(directory) == {} and "nothing to compare" in words.preface(study(directory))
+
+
+def test_without_a_baseline_the_first_arm_serves_and_that_is_said(tmp_path: Path) -> None:
+    directory = synthetic.losses(tmp_path, {"h1": [1.8, 1.81], "h4": [1.5, 1.51]}, baseline=None)
+    assert "the study names no baseline" in words.preface(study(directory))
+    assert table.build(study(directory)).rows[0][1][2].text == "reference"
