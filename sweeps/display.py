@@ -78,10 +78,10 @@ def time_left(board: Board, workers: int) -> float | None:
     return (sum(part for part in running if part) + waiting * (sum(took) / len(took) if took else 0)) / workers
 
 
-def aligned(rows: Sequence[Row]) -> list[str]:
+def aligned(rows: Sequence[Row], columns: Row = COLUMNS) -> list[str]:
     """Returns plain lines with aligned columns, the heading first; nothing is cut."""
-    cells = [COLUMNS, *rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
+    cells = [columns, *rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
 
 
