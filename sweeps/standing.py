@@ -86,7 +86,7 @@ def read(workdir: Path, evals: Sequence[str] = (), total_steps: int | None = Non
     return Standing(
         status=status,
         note=note or (_evaluations(missing, errors) if status == "done" else ""),
-        error=str(run.get("error") or ""),
+        error=str(run.get("error") or (note if status == "failed" else "")),
         step=int(latest.get("step") or 0),
         total=total,
         about=about,
