@@ -6,7 +6,21 @@ from typing import Any
 
 import altair as alt
 
-from report.figures import Figure, both_ends, colour, dashes, dodge, domain, finish, on, shape, sized, tip
+from report.figures import (
+    Figure,
+    both_ends,
+    colour,
+    dashes,
+    dodge,
+    domain,
+    finish,
+    fit,
+    on,
+    shape,
+    sized,
+    spanning,
+    tip,
+)
 from report.figures import panels as in_panels
 from report.formats import multiple
 from report.measures import (
@@ -77,27 +91,29 @@ def _rows(
     return rows
 
 
-def _axes(rows: list[dict[str, Any]], what: str, share: bool) -> tuple[alt.X, alt.Scale | None]:
+def _axes(rows: list[dict[str, Any]], share: bool) -> tuple[alt.X, alt.Scale]:
     multiples = sorted({row["multiple"] for row in rows})
     axis = alt.Axis(values=multiples, labelExpr="format(datum.value, '~g') + '\N{MULTIPLICATION SIGN}'", grid=False)
     edge = 2**0.25
     scale = alt.Scale(type="log", base=2, nice=False, domain=[multiples[0] / edge, multiples[-1] * edge])
     x = alt.X("place:Q", title="length / training length", axis=axis, scale=scale)
-    return x, alt.Scale(domain=[0, 1]) if share else domain((row["value"] for row in rows), both_ends(rows))
+    ends = (0.0, 1.0) if share else domain((row["value"] for row in rows), both_ends(rows))
+    fit(rows, ends)
+    return x, spanning(ends)
 
 
 def _lines(rows_name: str, names: list[str], field: str, x: alt.X, scale: Any, what: str, share: bool) -> Any:
     axis = alt.Axis(format="%") if share else alt.Axis()
     y = alt.Y("value:Q", title=what, scale=scale, axis=axis)
-    low = alt.Y("low:Q", title=what, scale=scale, axis=axis)
+    low = alt.Y("bottom:Q", title=what, scale=scale, axis=axis)
     shown = ".1%" if share else ".4f"
     tips = tip(("arm:N", "arm", ""), ("label:N", "scaling", ""), ("multiple:Q", "times the training length", "~g"))
     tips += tip(("length:Q", "tokens", ",d"), ("value:Q", what, shown), ("low:Q", "95% from", shown))
     tips += tip(("high:Q", "to", shown), ("seeds:Q", "seeds", ""))
     tips += tip(("n:Q", "examples", ",d")) if share else []
     tint = colour(names, field_name=field)
-    bar = on(rows_name).mark_rule(strokeWidth=1.2, opacity=0.7, clip=True).encode(x, low, tint, y2="high:Q")
-    line = on(rows_name).mark_line(strokeWidth=1.8).encode(x, y, tint, dashes(names, field))
+    bar = on(rows_name).mark_rule(strokeWidth=1.2, strokeOpacity=0.7).encode(x, low, tint, y2="top:Q")
+    line = on(rows_name).mark_line(strokeWidth=1.8).encode(x, y, tint, *dashes(names, field))
     dot = (
         on(rows_name).mark_point(filled=True, size=46, opacity=1).encode(x, y, tint, shape(names, field), tooltip=tips)
     )
@@ -113,7 +129,7 @@ def _by_arm(
     for row in rows:
         row["place"] = row["multiple"] * dodge(names.index(row["arm"]), len(names))
         row["label"] = scaling_label([arm for arm in study.arms if arm.name == row["arm"]], row["scaling"])
-    x, scale = _axes(rows, what, share)
+    x, scale = _axes(rows, share)
     chart = sized(_lines("rows", names, "arm", x, scale, what, share))
     return Figure(key, title, caption, finish(chart, {"rows": rows}))
 
@@ -131,7 +147,7 @@ def _by_scaling(
     for row in rows:
         row["place"] = row["multiple"] * dodge(kinds.index(row["scaling"]), len(kinds))
         row["label"] = labels[row["scaling"]]
-    x, scale = _axes(rows, what, share)
+    x, scale = _axes(rows, share)
     lines = _lines("rows", [labels[kind] for kind in kinds], "label", x, scale, what, share)
     if len(panels) == 1:
         return Figure(key, title, caption, finish(sized(lines), {"rows": rows}), arms_legend=False)

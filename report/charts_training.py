@@ -7,7 +7,22 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from report.figures import Figure, both_ends, colour, dashes, domain, finish, on, shape, si, sized, tip
+from report.figures import (
+    Figure,
+    both_ends,
+    colour,
+    cut,
+    dashes,
+    domain,
+    finish,
+    fit,
+    on,
+    shape,
+    si,
+    sized,
+    spanning,
+    tip,
+)
 from report.frames import positions
 from report.measures import from_eval, from_info, loss, median, pooled, retrieval_points, train_memory
 from report.reading import Arm, Run, Study, number
@@ -28,25 +43,32 @@ def curves(study: Study, key: str, title: str, smooth: bool) -> Figure | None:
         return None
     most = max(24, min(160, LINES // len(runs)))
     per_run = {(arm.name, run.seed): _thin(_series(run, key, smooth), most) for arm, run in runs}
-    seeds = [
-        {"arm": arm, "seed": seed, "line": f"{arm}/{seed}", "tokens": tokens, "loss": value}
-        for (arm, seed), series in per_run.items()
-        for tokens, value in series.items()
-    ]
-    means = [row for arm in study.arms for row in _mean(arm, per_run)]
+    means = {arm.name: _mean(arm, per_run) for arm in study.arms}
+    ends = _ends([per_run[arm.name, run.seed] for arm, run in runs if run.status == "done"] or list(per_run.values()))
+    data = {
+        "seeds": [
+            {"arm": arm, "line": f"{arm}/{seed}", "tokens": tokens, "loss": value}
+            for (arm, seed), series in per_run.items()
+            for tokens, value in cut(_pairs(series), ends[1])
+        ],
+        "means": [
+            {"arm": arm.name, "tokens": tokens, "loss": value, "seeds": len(arm.done)}
+            for arm in study.arms
+            for tokens, value in cut(_pairs(means[arm.name]), ends[1])
+        ],
+    }
     names = [arm.name for arm in study.arms]
-    scale = _upper(list(per_run.values()))
-    x = alt.X("tokens:Q", title="training tokens", axis=si())
-    y = alt.Y("loss:Q", title=f"{title}, nats/token", scale=scale)
-    thin = on("seeds").mark_line(strokeWidth=0.8, opacity=0.4, clip=True).encode(x, y, colour(names), detail="line:N")
-    thick = on("means").mark_line(strokeWidth=2, clip=True).encode(x, y, colour(names), dashes(names))
-    tips = tip(
-        ("arm:N", "arm", ""), ("tokens:Q", "tokens", ",.0f"), ("loss:Q", "loss", ".4f"), ("seeds:Q", "seeds", "")
-    )
-    hover = on("means").mark_point(opacity=0, size=80, clip=True).encode(x, y, tooltip=tips)
+    last = max((series.index.max() for series in per_run.values()), default=1.0)
+    x = alt.X("tokens:Q", title="training tokens", axis=si(), scale=spanning((0.0, 1.02 * last)))
+    y = alt.Y("loss:Q", title=f"{title}, nats/token", scale=spanning(ends))
+    thin = on("seeds").mark_line(strokeWidth=0.8, strokeOpacity=0.4).encode(x, y, colour(names), detail="line:N")
+    thick = on("means").mark_line(strokeWidth=2).encode(x, y, colour(names), *dashes(names))
+    tips = tip(("arm:N", "arm", ""), ("tokens:Q", "tokens", ",.0f"), ("loss:Q", "loss", ".4f"))
+    tips += tip(("seeds:Q", "seeds", ""))
+    hover = on("means").mark_point(filled=True, fillOpacity=0, opacity=1, size=80).encode(x, y, tooltip=tips)
     smoothed = " Smoothed over a twentieth of the run." if smooth else ""
     caption = f"Thick: mean over finished seeds. Thin: each seed.{smoothed} The first tenth may lie above the top."
-    spec = finish(sized(alt.layer(thin, thick, hover)), {"seeds": seeds, "means": means})
+    spec = finish(sized(alt.layer(thin, thick, hover)), data)
     return Figure(key.replace("_", "-"), title.capitalize(), caption, spec)
 
 
@@ -68,18 +90,19 @@ def _thin(series: pd.Series, most: int) -> pd.Series:
     return series.iloc[kept]
 
 
-def _mean(arm: Arm, per_run: dict[tuple[str, int], pd.Series]) -> list[dict[str, Any]]:
+def _pairs(series: pd.Series) -> list[tuple[float, float]]:
+    return list(zip(series.index.to_list(), series.to_list(), strict=True))
+
+
+def _mean(arm: Arm, per_run: dict[tuple[str, int], pd.Series]) -> pd.Series:
+    """Returns the mean over finished seeds at the tokens that all of them logged."""
     done = [per_run[arm.name, run.seed] for run in arm.done if (arm.name, run.seed) in per_run]
-    if not done:
-        return []
-    mean = pd.concat(done, axis=1, join="inner").mean(axis=1)
-    rows = zip(mean.index, mean.to_list(), strict=True)
-    return [{"arm": arm.name, "tokens": tokens, "loss": value, "seeds": len(done)} for tokens, value in rows]
+    return pd.concat(done, axis=1, join="inner").mean(axis=1) if done else pd.Series(dtype=float)
 
 
-def _upper(lines: list[pd.Series]) -> alt.Scale:
-    late = [value for line in lines for value in line.iloc[len(line) // 10 :].to_list()]
-    return domain(late) or alt.Scale(zero=False)
+def _ends(lines: list[pd.Series]) -> tuple[float, float]:
+    """Returns what the axis spans: the losses after the first tenth, which would squeeze all others."""
+    return domain(value for line in lines for value in line.iloc[len(line) // 10 :].to_list())
 
 
 def by_position(study: Study) -> Figure | None:
@@ -108,20 +131,20 @@ def by_position(study: Study) -> Figure | None:
     places = [row["position"] for row in rows]
     scale_x = alt.Scale(type="log", base=2, nice=False, domain=[min(places) / 1.12, max(places) * 1.12])
     x = alt.X("position:Q", title="position in the row, tokens", scale=scale_x)
-    scale = domain((row["loss"] for row in rows), both_ends(rows))
+    ends = domain((row["loss"] for row in rows), both_ends(rows))
+    fit(rows, ends)
+    scale = spanning(ends)
     y = alt.Y("loss:Q", title="validation loss, nats/token", scale=scale)
     band = (
         on("rows")
-        .mark_area(opacity=0.13, clip=True)
-        .encode(x, alt.Y("low:Q", scale=scale, title="validation loss, nats/token"), colour(names), y2="high:Q")
+        .mark_area(fillOpacity=0.13)
+        .encode(x, alt.Y("bottom:Q", scale=scale, title="validation loss, nats/token"), colour(names), y2="top:Q")
     )
-    line = on("rows").mark_line(strokeWidth=1.8, clip=True).encode(x, y, colour(names), dashes(names))
+    line = on("rows").mark_line(strokeWidth=1.8).encode(x, y, colour(names), *dashes(names))
     tips = tip(("arm:N", "arm", ""), ("position:Q", "position", ".0f"), ("loss:Q", "loss", ".4f"))
     tips += tip(("low:Q", "95% from", ".4f"), ("high:Q", "to", ".4f"), ("seeds:Q", "seeds", ""))
     dots = (
-        on("rows")
-        .mark_point(filled=True, size=28, opacity=1, clip=True)
-        .encode(x, y, colour(names), shape(names), tooltip=tips)
+        on("rows").mark_point(filled=True, size=28, opacity=1).encode(x, y, colour(names), shape(names), tooltip=tips)
     )
     caption = "Mean over seeds at the training length, by bins of position; band: 95% t-interval over seeds."
     return Figure(
@@ -151,20 +174,22 @@ def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -
         quality = loss(arm) if by_loss else pooled(p for p in retrieval_points(arm) if p.key == (1.0, "trained"))
         cost = median(arm, measure)
         if math.isfinite(quality.mean) and math.isfinite(cost):
-            ends = {"low": quality.low, "high": quality.high, "seeds": quality.count}
-            rows.append({"arm": arm.name, "cost": cost, "quality": quality.mean, **ends})
+            row = {"arm": arm.name, "cost": cost, "quality": quality.mean}
+            rows.append(row | {"low": quality.low, "high": quality.high, "seeds": quality.count})
     values = [row["cost"] for row in rows]
     if len(rows) < 2 or max(values) <= 1.01 * min(values):
         return None
     names = [arm.name for arm in study.arms]
     what = "validation loss, nats/token" if by_loss else "retrieval at the training length"
-    x = alt.X("cost:Q", title=label, scale=domain(values, pad=0.12), axis=si(4))
-    scale = domain((row["quality"] for row in rows), both_ends(rows)) if by_loss else alt.Scale(domain=[0, 1])
+    x = alt.X("cost:Q", title=label, scale=spanning(domain(values, pad=0.12)), axis=si(4))
+    ends = domain((row["quality"] for row in rows), both_ends(rows)) if by_loss else (0.0, 1.0)
+    fit(rows, ends)
+    scale = spanning(ends)
     y = alt.Y("quality:Q", title=what, scale=scale)
     bar = (
         on("rows")
-        .mark_rule(strokeWidth=1.2, opacity=0.7, clip=True)
-        .encode(x, alt.Y("low:Q", scale=scale, title=what), colour(names), y2="high:Q")
+        .mark_rule(strokeWidth=1.2, strokeOpacity=0.7)
+        .encode(x, alt.Y("bottom:Q", scale=scale, title=what), colour(names), y2="top:Q")
     )
     tips = tip(("arm:N", "arm", ""), ("cost:Q", label, ",.4~s"), ("quality:Q", what, ".4f"))
     tips += tip(("low:Q", "95% from", ".4f"), ("high:Q", "to", ".4f"), ("seeds:Q", "seeds", ""))

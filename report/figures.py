@@ -78,27 +78,58 @@ def shape(names: list[str], field_name: str = "arm") -> alt.Shape:
     return alt.Shape(f"{field_name}:N", scale=alt.Scale(domain=names, range=marks), title=None)
 
 
-def dashes(names: list[str], field_name: str = "arm") -> alt.StrokeDash:
-    """Returns the dash channel: names beyond the palette repeat its colours with another dash."""
-    marks = [theme.dash(index) for index in range(len(names))]
-    return alt.StrokeDash(f"{field_name}:N", scale=alt.Scale(domain=names, range=marks), title=None)
+def dashes(names: list[str], field_name: str = "arm") -> list[alt.StrokeDash]:
+    """Returns the dash channel for names beyond the palette, which repeat its colours; none where colours suffice."""
+    if len(names) <= len(theme.LIGHT):
+        return []
+    scale = alt.Scale(domain=names, range=[theme.dash(index) for index in range(len(names))])
+    return [alt.StrokeDash(f"{field_name}:N", scale=scale, title=None)]
 
 
-def domain(values: Iterable[float], ends: Iterable[float] = (), pad: float = 0.06) -> alt.Scale | None:
-    """Returns a scale over the finite values with a margin, or None where there are none.
+def domain(values: Iterable[float], ends: Iterable[float] = (), pad: float = 0.06) -> tuple[float, float]:
+    """Returns what an axis spans: the finite values with a margin; (0, 1) where there are none.
 
     `ends` of intervals are taken in as far as they do not squeeze the values to less than about a third of the axis:
     the interval of two seeds can be ten times their distance.
     """
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
-        return None
+        return 0.0, 1.0
     low, high = min(finite), max(finite)
     span = (high - low) or max(abs(high) * 0.01, 1e-3)
     reach = [end for end in ends if math.isfinite(end)]
     low, high = max(min([low, *reach]), low - span), min(max([high, *reach]), high + span)
     margin = (high - low) * pad or span
-    return alt.Scale(domain=[low - margin, high + margin], zero=False, nice=False)
+    return low - margin, high + margin
+
+
+def spanning(ends: tuple[float, float]) -> alt.Scale:
+    """Returns the linear scale of an axis that spans exactly that."""
+    return alt.Scale(domain=list(ends), zero=False, nice=False)
+
+
+def fit(rows: list[dict[str, Any]], ends: tuple[float, float]) -> None:
+    """Adds to each row `bottom` and `top`: its interval as far as the axis shows it.
+
+    Marks are cut here and not with Vega's `clip`, which costs the PNG a full-size layer for each line.
+    """
+    for row in rows:
+        for end, shown in (("low", "bottom"), ("high", "top")):
+            row[shown] = min(max(row[end], ends[0]), ends[1]) if math.isfinite(row[end]) else math.nan
+
+
+def cut(points: Iterable[tuple[float, float]], top: float) -> list[tuple[float, float]]:
+    """Returns a line without what lies above `top`: it ends where it crosses, and nan parts its pieces."""
+    found: list[tuple[float, float]] = []
+    before: tuple[float, float] | None = None
+    for x, y in points:
+        if before is not None and (y > top) != (before[1] > top):
+            crossing = before[0] + (x - before[0]) * (top - before[1]) / (y - before[1])
+            found += [(crossing, top), (crossing, math.nan)] if y > top else [(crossing, math.nan), (crossing, top)]
+        if y <= top:
+            found.append((x, y))
+        before = (x, y)
+    return found
 
 
 def both_ends(rows: Iterable[Mapping[str, Any]]) -> list[float]:

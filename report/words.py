@@ -40,11 +40,15 @@ class Sentence:
 
 
 def arms(study: Study) -> list[Sentence]:
-    """Returns what the study shows of each arm against its baseline, first the resolved."""
+    """Returns what the study shows of each arm against its baseline, the resolved first and of them the largest."""
     found = comparisons(study)
     order = {RESOLVED: 0, UNRESOLVED: 1, ONE_SEED: 2, REFUSED: 3, MISSING: 4}
-    ranked = sorted(found, key=lambda one: (one.measure != "loss", order[one.verdict]))
+    ranked = sorted(found, key=lambda one: (one.measure != "loss", order[one.verdict], -_size(one)))
     return [Sentence(one.verdict, _arm(one)) for one in ranked]
+
+
+def _size(one: Comparison) -> float:
+    return abs(one.difference.mean) if one.verdict == RESOLVED else 0.0
 
 
 def _arm(one: Comparison) -> str:
@@ -89,8 +93,8 @@ def _one_seed(one: Comparison, pair: str) -> str:
 def _correction(one: Comparison) -> str:
     if one.family < 2 or one.verdict != RESOLVED:
         return ""
-    holds = "also" if one.p_holm <= 0.05 else "but no longer"
-    return f"; {holds} resolved after Holm's correction for {one.family} comparisons"
+    holds = "holds" if one.p_holm <= 0.05 else "does not hold"
+    return f"; {holds} after Holm's correction ({one.family} comparisons)"
 
 
 def _qualification(one: Comparison) -> str:

@@ -58,10 +58,8 @@ def test_several_comparisons_are_corrected_in_words(tmp_path: Path) -> None:
     base = [1.70, 1.71, 1.72]
     arms = {"h1": base, "h2": [1.712, 1.717, 1.7335], "h4": [1.66, 1.6702, 1.6799], "h8": [1.69, 1.73, 1.72]}
     found = said(synthetic.losses(tmp_path, arms))
-    assert any(
-        text.startswith("h4 beats h1") and "; also resolved after Holm's correction for 3" in text for text in found
-    )
-    assert any(text.startswith("h1 beats h2") and "; but no longer resolved after Holm's" in text for text in found)
+    assert any(text.startswith("h4 beats h1") and "; holds after Holm's correction (3" in text for text in found)
+    assert any(text.startswith("h1 beats h2") and "; does not hold after Holm's" in text for text in found)
 
 
 def test_an_arm_that_read_other_data_gets_no_claim(tmp_path: Path) -> None:
