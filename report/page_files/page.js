@@ -117,5 +117,9 @@
     });
   }
 
+  window.addEventListener("beforeprint", () => {
+    for (const one of document.querySelectorAll("details")) one.open = true;
+  });
+
   drawAll();
 })();

@@ -198,6 +198,8 @@ def test_hostile_text_is_shown_as_text(evil: Path) -> None:
     assert [one.get("type") for one in page.all("script")] == ["application/json", None, None]
     assert len(page.all("img")) == len(page.all("figure")) > 3
     assert f"T{EVIL}" in page.text and QUOTED in page.text and f"{EVIL}\n]]> --> {QUOTED}" in page.text
+    source = (evil / "report" / "index.html").read_text().split('id="data">')[1].split("</script>")[0]
+    assert "<" not in source and "alert(1)" in source
     data = json.loads("".join(text for kind, text in page.raw if kind == "script" and text.startswith('{"specs"')))
     arms = {row["arm"] for spec in data["specs"].values() for row in spec["spec"]["datasets"].get("rows", [])}
     assert f"plain{QUOTED}" in arms
