@@ -64,30 +64,49 @@ def _model() -> ConfigDict:
     model.attention.soft_cap = placeholder(float)  # scores become cap * tanh(scores / cap); unset: none
     model.attention.scale = placeholder(float)  # multiplies q.k; unset: 1/sqrt(head_dim)
     model.position = ConfigDict()
-    model.position.kind = "rope"  # none, learned, sinusoidal or rope
-    model.position.pattern = ()  # none/rope by layer, repeated, e.g. ("rope", "rope", "none"); empty: `kind` everywhere
+    model.position.kind = "rope"  # none, learned, sinusoidal, rope, p_rope, xpos, alibi, t5, kerple_log, kerple_power,
+    # fire or cope; models/positions has a file for each
+    model.position.pattern = ()  # kinds by layer, repeated, e.g. ("rope", "rope", "none"); empty: `kind` everywhere
     model.position.max_length = placeholder(int)  # rows of the learned table; unset: the longest training length
     model.position.rope = ConfigDict()
     model.position.rope.theta = 10000.0  # base of the wavelengths
-    model.position.rope.fraction = 1.0  # share of head_dim that turns, in (0, 1]
+    model.position.rope.fraction = 1.0  # share of head_dim that turns, in (0, 1]; p_rope: of its frequencies
     model.position.rope.pairing = "half"  # half: dim i with i + r/2; interleaved: dim 2i with 2i + 1
     model.position.rope.scaling = _rope_scaling()
+    model.position.xpos = ConfigDict()
+    model.position.xpos.base = 512.0  # positions over which pair i of the scores fades by its zeta_i
+    model.position.t5 = ConfigDict()
+    model.position.t5.buckets = 32  # rows of the table: half for one distance each, half growing logarithmically
+    model.position.t5.max_distance = 128  # distances from here on share the last bucket
+    model.position.fire = ConfigDict()
+    model.position.fire.hidden = 32  # units of the function's hidden layer
+    model.position.fire.c = 0.1  # first value of c in psi(x) = ln(c x + 1)
+    model.position.fire.threshold = 512.0  # first value of L, the position from which distances are interpolated
+    model.position.cope = ConfigDict()
+    model.position.cope.rows = 64  # of the table; contextual positions are clipped to the last
+    model.position.temperature = ConfigDict()  # a factor on queries that grows with their position
+    model.position.temperature.kind = "none"  # none, log_n, llama4 or ministral3
+    model.position.temperature.length = placeholder(int)  # L0, tokens; unset: rope.scaling.original_length
+    model.position.temperature.beta = 0.1  # llama4, ministral3: weight of the logarithm
+    model.position.temperature.layers = "auto"  # all, nope (without positions), or auto: nope for llama4, else all
     return model
 
 
 def _rope_scaling() -> ConfigDict:
     scaling = ConfigDict()
-    scaling.kind = "none"  # none, linear, ntk, dynamic, yarn or llama3
+    scaling.kind = "none"  # none, linear, ntk, ntk_by_parts, dynamic, yarn, llama3 or longrope
     scaling.factor = 1.0  # s >= 1, the stretch
     scaling.original_length = placeholder(int)  # tokens, the length before stretching; unset: data.length
-    scaling.beta_fast = 32.0  # yarn: rotations above which a dim keeps its frequency
-    scaling.beta_slow = 1.0  # yarn: rotations below which a dim is interpolated by the factor
+    scaling.beta_fast = 32.0  # yarn, ntk_by_parts: rotations above which a dim keeps its frequency
+    scaling.beta_slow = 1.0  # yarn, ntk_by_parts: rotations below which a dim is interpolated by the factor
     scaling.truncate = True  # yarn: round the ramp's ends outward to whole dims
-    scaling.attention_factor = placeholder(float)  # yarn: multiplies cos and sin; unset: from mscale or 0.1 ln s + 1
+    scaling.attention_factor = placeholder(float)  # yarn, longrope: multiplies cos and sin; unset: see the scaling
     scaling.mscale = placeholder(float)  # yarn: with mscale_all_dim, the factor is the quotient of the two
     scaling.mscale_all_dim = placeholder(float)  # yarn: see mscale
     scaling.low_freq_factor = 1.0  # llama3: wavelengths above original_length / this are divided by the factor
     scaling.high_freq_factor = 4.0  # llama3: wavelengths below original_length / this are kept
+    scaling.short_factor = ()  # longrope: divides each pair's frequency up to original_length, one number a pair
+    scaling.long_factor = ()  # longrope: the same, for longer sequences
     return scaling
 
 

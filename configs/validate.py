@@ -9,8 +9,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from configs import positions
 from configs.errors import ConfigError, UserError, nearest
 from configs.fields import from_dict, to_dict
+from configs.positions import either, rotary_dim
 
 __all__ = ["ConfigError", "UserError", "check", "from_dict", "problems", "resolve", "rotary_dim", "to_dict", "uses"]
 
@@ -23,9 +25,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model.remat": ("none", "block"),
     "model.attention.qkv": ("split", "fused"),
     "model.attention.kernel": ("auto", "reference", "blocked", "xla", "cudnn"),
-    "model.position.kind": ("none", "learned", "sinusoidal", "rope"),
+    "model.position.kind": positions.KINDS,
+    "model.position.temperature.kind": ("none", "log_n", "llama4", "ministral3"),
+    "model.position.temperature.layers": ("auto", "all", "nope"),
     "model.position.rope.pairing": ("half", "interleaved"),
-    "model.position.rope.scaling.kind": ("none", "linear", "ntk", "dynamic", "yarn", "llama3"),
+    "model.position.rope.scaling.kind": positions.SCALINGS,
     "data.source": ("stdlib", "files", "tfds"),
     "data.split": ("hash", "first"),
     "data.packing": ("contiguous", "segments"),
@@ -37,7 +41,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 POSITIVE = (
     "model.vocab_size model.width model.num_layers model.num_heads model.head_dim model.num_kv_heads model.mlp_width "
     "model.norm_eps model.logit_soft_cap model.init_std model.attention.window model.attention.soft_cap "
-    "model.attention.scale model.position.max_length model.position.rope.theta "
+    "model.attention.scale model.position.max_length model.position.rope.theta model.position.xpos.base "
+    "model.position.fire.hidden model.position.fire.c model.position.fire.threshold model.position.cope.rows "
     "model.position.rope.scaling.original_length model.position.rope.scaling.beta_fast "
     "model.position.rope.scaling.beta_slow model.position.rope.scaling.attention_factor "
     "model.position.rope.scaling.low_freq_factor data.length data.batch_size data.micro_batches data.mqar.pairs "
@@ -48,8 +53,8 @@ POSITIVE = (
 
 NOT_NEGATIVE = (
     "data.workers data.prefetch data.weights.text data.weights.mqar optimizer.warmup_steps optimizer.weight_decay "
-    "optimizer.clip_norm optimizer.z_loss checkpoint.every_steps eval.every_steps eval.tokens eval.scaling_factor "
-    "eval.throughput.batch_size eval.throughput.length"
+    "model.position.temperature.beta optimizer.clip_norm optimizer.z_loss checkpoint.every_steps eval.every_steps "
+    "eval.tokens eval.scaling_factor eval.throughput.batch_size eval.throughput.length"
 ).split()
 
 # Interval, how it reads.
@@ -58,6 +63,8 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "model.dropout": (lambda v: 0 <= v < 1, "in [0, 1)"),
     "model.position.rope.fraction": (lambda v: 0 < v <= 1, "in (0, 1]"),
     "model.position.rope.scaling.factor": (lambda v: v >= 1, "1 or more"),
+    "model.position.t5.buckets": (lambda v: v >= 2 and v % 2 == 0, "an even number, 2 or more"),
+    "model.position.temperature.length": (lambda v: v >= 2, "2 or more"),
     "data.train_share": (lambda v: 0 < v < 1, "in (0, 1)"),
     "data.mqar.vocab_size": (lambda v: v >= 4 and v % 2 == 0, "an even number, 4 or more"),
     "optimizer.decay_share": (lambda v: 0 < v <= 1, "in (0, 1]"),
@@ -111,18 +118,11 @@ def resolve(config: ConfigDict) -> ConfigDict:
         model.vocab_size = _known_vocabulary(config)
     if model.position.rope.scaling.original_length is None:
         model.position.rope.scaling.original_length = data.length
+    if model.position.temperature.length is None:
+        model.position.temperature.length = model.position.rope.scaling.original_length
     if model.position.max_length is None:
         model.position.max_length = max([data.length, *(stage["length"] for stage in data.curriculum)])
     return config
-
-
-def rotary_dim(config: ConfigDict) -> int:
-    """Returns r = int(head_dim * fraction), the rotary width of a config (resolved or not)."""
-    return int(_head_dim(config) * config.model.position.rope.fraction)
-
-
-def _head_dim(config: ConfigDict) -> int:
-    return config.model.head_dim or config.model.width // config.model.num_heads
 
 
 def _source(data: ConfigDict) -> str:
@@ -167,7 +167,7 @@ def _values(config: ConfigDict) -> list[str]:
         if isinstance(value, float) and not math.isfinite(value):
             found.append(f"{name} = {value}: must be a finite number")
         elif name in CHOICES and value not in CHOICES[name]:
-            found.append(f"{name} = {value!r}: must be {_or(CHOICES[name])}{nearest(value, CHOICES[name])}")
+            found.append(f"{name} = {value!r}: must be {either(CHOICES[name])}{nearest(value, CHOICES[name])}")
         elif value is None:
             continue
         elif name in POSITIVE and not value > 0:
@@ -178,10 +178,12 @@ def _values(config: ConfigDict) -> list[str]:
             found.append(f"{name} = {value}: must be {RANGES[name][1]}")
     found += _tuple(flat, "model.attention.window_pattern", int, lambda v: v >= 0, "whole numbers, 0 (none) or more")
     found += _tuple(flat, "model.position.pattern", str, lambda v: v in CHOICES["model.position.kind"],
-                    _or(CHOICES["model.position.kind"]))  # fmt: skip
+                    either(CHOICES["model.position.kind"]))  # fmt: skip
+    for name in ("short_factor", "long_factor"):
+        found += _tuple(flat, f"model.position.rope.scaling.{name}", (int, float), lambda v: v > 0, "numbers above 0")
     found += _tuple(flat, "eval.multiples", (int, float), lambda v: v > 0, "numbers above 0")
     scalings = CHOICES["model.position.rope.scaling.kind"]
-    found += _tuple(flat, "eval.scalings", str, lambda v: v in scalings, _or(scalings))
+    found += _tuple(flat, "eval.scalings", str, lambda v: v in scalings, either(scalings))
     if not flat["eval.multiples"]:
         found.append("eval.multiples = (): must hold one length at least")
     return found
@@ -190,11 +192,6 @@ def _values(config: ConfigDict) -> list[str]:
 def _tuple(flat: dict[str, Any], name: str, kind: Any, allowed: Callable[[Any], bool], words: str) -> list[str]:
     bad = [item for item in flat[name] if isinstance(item, bool) or not isinstance(item, kind) or not allowed(item)]
     return [f"{name} = {flat[name]!r}: {bad[0]!r} is not allowed; each must be {words}"] if bad else []
-
-
-def _or(names: Iterable[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _model(config: ConfigDict) -> list[str]:
@@ -213,61 +210,7 @@ def _model(config: ConfigDict) -> list[str]:
         )
     if model.norm_bias and model.norm == "rmsnorm":
         found.append("model.norm_bias = True: rmsnorm has no bias; set model.norm = 'layernorm'")
-    kinds = set(model.position.pattern) or {model.position.kind}
-    absolute = kinds & {"learned", "sinusoidal"}
-    if absolute and len(kinds) > 1:
-        found.append(
-            f"model.position.pattern = {tuple(model.position.pattern)!r}: {_or(sorted(absolute))} acts on the "
-            "embedding, not in a layer; a pattern holds schemes that act in attention: none, rope"
-        )
-    if "rope" in kinds:
-        found += _rope(config)
-    elif model.position.rope.scaling.kind != "none":
-        found.append(
-            f"model.position.rope.scaling.kind = {model.position.rope.scaling.kind!r}: needs RoPE, but "
-            f"model.position.kind = {model.position.kind!r}"
-        )
-    length = max([config.data.length, *(s.get("length", 1) for s in config.data.curriculum if isinstance(s, Mapping))])
-    if "learned" in kinds and (model.position.max_length or length) < length:
-        found.append(
-            f"model.position.max_length = {model.position.max_length}: the learned table must hold the longest "
-            f"training length, {length}"
-        )
-    return found
-
-
-def _rope(config: ConfigDict) -> list[str]:
-    rope, found = config.model.position.rope, []
-    width = rotary_dim(config)
-    if width < 2 or width % 2:
-        found.append(
-            f"model.head_dim = {_head_dim(config)} with model.position.rope.fraction = {rope.fraction}: the rotary "
-            f"width {width} must be even and at least 2"
-        )
-    scaling = rope.scaling
-    if scaling.kind == "none" and scaling.factor != 1:
-        found.append(
-            f"model.position.rope.scaling.factor = {scaling.factor}: has no effect with scaling.kind = 'none'; set "
-            "scaling.kind, or leave the factor 1"
-        )
-    if scaling.kind in ("ntk", "dynamic", "yarn") and width == 2 and scaling.kind != "yarn":
-        found.append(
-            f"model.position.rope.scaling.kind = {scaling.kind!r}: changes the base by the power r/(r-2) and needs a "
-            "rotary width r above 2"
-        )
-    if scaling.kind == "yarn" and scaling.beta_fast < scaling.beta_slow:
-        found.append(
-            f"model.position.rope.scaling.beta_fast = {scaling.beta_fast}: must be beta_slow = {scaling.beta_slow} or "
-            "more"
-        )
-    if scaling.kind == "llama3" and scaling.high_freq_factor <= scaling.low_freq_factor:
-        found.append(
-            f"model.position.rope.scaling.high_freq_factor = {scaling.high_freq_factor}: must be above "
-            f"low_freq_factor = {scaling.low_freq_factor}"
-        )
-    if rope.theta <= 1:
-        found.append(f"model.position.rope.theta = {rope.theta}: must be above 1")
-    return found
+    return [*found, *positions.problems(config)]
 
 
 def _data(config: ConfigDict) -> list[str]:

@@ -11,15 +11,15 @@ from models import pattern
 
 N_COUNTS = (
     "every weight that multiplies an activation: attention and MLP matrices of all layers and the output matrix "
-    "(also where it is the embedding's transpose); not the embedding and position tables, norms and biases"
+    "(also where it is the embedding's transpose); not the embedding table, positional schemes, norms and biases"
 )
 
 
 def parameters(config: ConfigDict) -> dict[str, int]:
     """Returns the number of parameters by part of a resolved config.model, vocab_size included.
 
-    Parts: embedding, position (a learned table), attention, mlp, norm, head (0 where tied); `total`, their sum; and
-    `non_embedding`, the total without embedding, position and head.
+    Parts: embedding, position (of positional schemes: tables, biases' numbers and MLPs), attention, mlp, norm, head (0
+    where tied); `total`, their sum; and `non_embedding`, the total without embedding, position and head.
     """
     width, layers = config.width, config.num_layers
     attention, norms = config.attention, 2 * _norm(config)
@@ -28,10 +28,9 @@ def parameters(config: ConfigDict) -> dict[str, int]:
     mlp_biases = (config.mlp_width * _inputs(config) + width) * config.mlp_bias
     if attention.qk_norm:
         norms += 2 * config.head_dim
-    kinds = {plan.position for plan in pattern.plans(config)}
     parts = {
         "embedding": config.vocab_size * width,
-        "position": config.position.max_length * width if "learned" in kinds else 0,
+        "position": _positions(config),
         "attention": layers * (_attention_matrices(config) + biases),
         "mlp": layers * (_mlp_matrices(config) + mlp_biases),
         "norm": layers * norms + _norm(config),
@@ -66,6 +65,21 @@ def flops_per_token(config: ConfigDict, length: int) -> dict[str, Any]:
 def kv_bytes_per_token(config: ConfigDict, bytes_per_element: int) -> int:
     """Returns the bytes a token takes in the KV cache: 2 L G K bytes_per_element."""
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * bytes_per_element
+
+
+def _positions(config: ConfigDict) -> int:
+    """Returns the parameters of the positional schemes, of those with layers of their own for each such layer."""
+    position, heads = config.position, config.num_heads
+    hidden = position.fire.hidden
+    once = {"learned": position.max_length * config.width, "t5": position.t5.buckets * heads}
+    each = {
+        "kerple_log": 2 * heads,
+        "kerple_power": 2 * heads,
+        "fire": 2 * hidden + hidden * heads + heads + 2,
+        "cope": position.cope.rows * config.head_dim,
+    }
+    kinds = [plan.position for plan in pattern.plans(config)]
+    return sum(once.get(kind, 0) for kind in set(kinds)) + sum(each.get(kind, 0) for kind in kinds)
 
 
 def _attention_matrices(config: ConfigDict) -> int:

@@ -1,5 +1,7 @@
 """Attention: one function, `attend`, and the cores behind it; `choose` alone says which of them runs."""
 
+from collections.abc import Callable
+
 import jax
 from jax import Array
 
@@ -9,11 +11,11 @@ from models.kernels.cudnn import cudnn
 from models.kernels.masks import Masking
 from models.kernels.reference import reference
 from models.kernels.xla import xla
-from models.positions.scheme import BiasFunction
+from models.positions.scheme import BiasFunction, ScoresFunction
 
 __all__ = ["KERNELS", "attend", "choose", "kernel_for"]
 
-CORES = {"reference": reference, "blocked": blocked, "xla": xla, "cudnn": cudnn}
+CORES: dict[str, Callable[..., Array]] = {"reference": reference, "blocked": blocked, "xla": xla, "cudnn": cudnn}
 
 
 def attend(
@@ -28,6 +30,7 @@ def attend(
     causal: bool = True,
     window: int | None = None,
     bias: BiasFunction | None = None,
+    scores: ScoresFunction | None = None,
     soft_cap: float | None = None,
     scale: float | None = None,
     kernel: str = "auto",
@@ -36,8 +39,8 @@ def attend(
 ) -> Array:
     """Returns attention [B, T, H, K] in q's dtype.
 
-    Scores are scale * q.k, then the soft cap, then the bias, then the mask (booleans, combined once), then a softmax
-    in float32. Query head h reads key/value head h // (H/G). A query that sees no key gets zeros.
+    Scores are scale * q.k, then the soft cap, then the bias, then what `scores` adds, then the mask (booleans, combined
+    once), then a softmax in float32. Query head h reads key/value head h // (H/G). A query that sees no key gets zeros.
 
     Args:
         q_BTHK: queries.
@@ -51,6 +54,7 @@ def attend(
         window: keys a query sees, itself included; needs `causal`.
         bias: function of (q_positions [B|1, T'], kv_positions [B|1, S']) -> [B|1, H, T', S'] float32, called per
             block; gradients reach the arrays it closes over.
+        scores: function of the scores that is added to them (see `ScoresFunction`), for `reference` alone.
         soft_cap: scores become cap * tanh(scores / cap).
         scale: multiplies q.k; None: 1/sqrt(K).
         kernel: a core's name, or auto.
@@ -75,6 +79,7 @@ def attend(
         kv_len=S,
         batch=B,
         bias=bias is not None,
+        scores=scores is not None,
         soft_cap=soft_cap,
         window=window,
         segments=q_segments is not None,
@@ -83,6 +88,8 @@ def attend(
     )
     scale = K**-0.5 if scale is None else scale
     with jax.named_scope(f"attention_{name}"):
+        if scores is not None:
+            return reference(q_BTHK, k_BSGK, v_BSGK, masking, bias=bias, scores=scores, soft_cap=soft_cap, scale=scale)
         return CORES[name](q_BTHK, k_BSGK, v_BSGK, masking, bias=bias, soft_cap=soft_cap, scale=scale)
 
 

@@ -24,6 +24,7 @@ def choose(
     kv_len: int,
     batch: int | None = None,
     bias: bool = False,
+    scores: bool = False,
     soft_cap: float | None = None,
     window: int | None = None,
     segments: bool = False,
@@ -32,8 +33,9 @@ def choose(
 ) -> str:
     """Returns the name of the core that runs: `kernel` itself, or what `auto` comes to. Pure.
 
-    `auto`: one query (decoding) takes `reference`; the CPU `blocked`; a GPU `cudnn` where it can do the whole job
-    inside the kernel; otherwise `xla`, or `blocked` where that would need too much memory or cannot do it.
+    `auto`: one query (decoding), and whatever reads the scores, takes `reference`; the CPU `blocked`; a GPU `cudnn`
+    where it can do the whole job inside the kernel; otherwise `xla`, or `blocked` where that would need too much
+    memory or cannot do it.
 
     Args:
         kernel: auto or one of KERNELS.
@@ -44,6 +46,7 @@ def choose(
         kv_len: S.
         batch: B, where known.
         bias: whether a bias is added to the scores.
+        scores: whether a function of the scores is added to them (CoPE).
         soft_cap: of the scores.
         window: keys each query sees.
         segments: whether segments mask.
@@ -60,13 +63,13 @@ def choose(
         )
     platform = "gpu" if platform in ("cuda", "rocm") else platform
     needs = {"platform": platform, "dtype": dtype, "head_dim": head_dim, "batch": batch, "bias": bias,
-             "q_len": q_len, "kv_len": kv_len, "soft_cap": soft_cap}  # fmt: skip
+             "scores": scores, "q_len": q_len, "kv_len": kv_len, "soft_cap": soft_cap}  # fmt: skip
     if kernel != "auto":
         reason = obstacle(kernel, **needs)
         if reason:
             raise ConfigError(f"model.attention.kernel = {kernel!r}: {reason}")
         return kernel
-    if q_len == 1:
+    if scores or q_len == 1:
         return "reference"
     if platform == "cpu":
         return "blocked"
@@ -86,11 +89,14 @@ def obstacle(
     head_dim: int,
     batch: int | None,
     bias: bool,
+    scores: bool,
     q_len: int,
     kv_len: int,
     soft_cap: float | None,
 ) -> str | None:
     """Returns why a core cannot do what is asked, or None."""
+    if scores and kernel != "reference":
+        return "never holds the whole scores, which the positions read (CoPE); reference does"
     if kernel in ("xla", "cudnn") and soft_cap is not None:
         return f"has no soft cap (model.attention.soft_cap = {soft_cap}); reference and blocked have"
     if kernel != "cudnn":
@@ -135,6 +141,7 @@ def kernel_for(config: ConfigDict, *, length: int, platform: str, packed: bool) 
             q_len=length,
             kv_len=length,
             bias="bias" in places_of(kind),
+            scores="scores" in places_of(kind),
             soft_cap=attention.soft_cap,
             window=window,
             segments=packed,

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from models.kernels.masks import Masking
-from models.positions.scheme import BiasFunction
+from models.positions.scheme import BiasFunction, ScoresFunction
 
 
 def reference(
@@ -14,29 +14,34 @@ def reference(
     masking: Masking,
     *,
     bias: BiasFunction | None,
+    scores: ScoresFunction | None = None,
     soft_cap: float | None,
     scale: float,
 ) -> Array:
-    """Returns softmax(cap(scale q.k) + bias, over the visible keys) v, [B, T, H, K] in q's dtype.
+    """Returns softmax(cap(scale q.k) + bias + scores, over the visible keys) v, [B, T, H, K] in q's dtype.
 
     Scores and softmax are float32. Query head h reads key/value head h // (H/G). The mask is applied once, after the
-    bias; a query that sees no key gets zeros, and finite gradients.
+    additions; a query that sees no key gets zeros, and finite gradients.
     """
     B, T, H, K = q_BTHK.shape
     S, G = k_BSGK.shape[1:3]
     dtype = jnp.promote_types(q_BTHK.dtype, jnp.float32)
     q = q_BTHK.reshape(B, T, G, H // G, K)
-    scores = scale * jnp.einsum("btgrk,bsgk->bgrts", q, k_BSGK, preferred_element_type=dtype)
+    s = scale * jnp.einsum("btgrk,bsgk->bgrts", q, k_BSGK, preferred_element_type=dtype)
     if soft_cap is not None:
-        scores = soft_cap * jnp.tanh(scores / soft_cap)
+        s = soft_cap * jnp.tanh(s / soft_cap)
     if bias is not None:
         q_places, kv_places = (jnp.asarray(places) for places in masking.places())
-        scores += bias(q_places, kv_places).reshape(-1, G, H // G, T, S)
+        s += bias(q_places, kv_places).reshape(-1, G, H // G, T, S)
     mask = masking.visible()
+    if scores is not None:
+        # Rows that are aligned lie in the order of their positions.
+        order = None if masking.aligned else masking.kv_positions
+        s += scores(q_BTHK, s.reshape(B, H, T, S), mask, order).reshape(s.shape)
     if mask is not None:
-        scores = jnp.where(mask[:, None, None], scores, -jnp.inf)
-    largest = lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
-    weights = jnp.exp(scores - jnp.where(jnp.isfinite(largest), largest, 0))
+        s = jnp.where(mask[:, None, None], s, -jnp.inf)
+    largest = lax.stop_gradient(jnp.max(s, axis=-1, keepdims=True))
+    weights = jnp.exp(s - jnp.where(jnp.isfinite(largest), largest, 0))
     total = jnp.sum(weights, axis=-1, keepdims=True)
     weights = (weights / jnp.where(total == 0, 1, total)).astype(v_BSGK.dtype)
     out = jnp.einsum("bgrts,bsgk->btgrk", weights, v_BSGK, preferred_element_type=dtype)

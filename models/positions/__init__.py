@@ -6,12 +6,25 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from configs.errors import ConfigError, nearest
-from models.positions import learned, none, rope, sinusoidal
+from models.positions import alibi, cope, fire, kerple, learned, none, p_rope, rope, sinusoidal, t5, xpos
 from models.positions.lengths import sequence_lengths
 from models.positions.rope_scaling import with_scaling
-from models.positions.scheme import BiasFunction, Scheme
+from models.positions.scheme import BiasFunction, Scheme, ScoresFunction
+from models.positions.temperature import Temperature
+from models.positions.temperature import build as temperature_of
 
-__all__ = ["SCHEMES", "BiasFunction", "Scheme", "build", "places_of", "sequence_lengths", "with_scaling"]
+__all__ = [
+    "SCHEMES",
+    "BiasFunction",
+    "Scheme",
+    "ScoresFunction",
+    "Temperature",
+    "build",
+    "places_of",
+    "sequence_lengths",
+    "temperature_of",
+    "with_scaling",
+]
 
 # kind -> (class, function (config.model, rngs or None) -> an instance).
 SCHEMES: dict[str, tuple[type[Scheme], Callable[[ConfigDict, nnx.Rngs | None], Scheme]]] = {
@@ -19,6 +32,14 @@ SCHEMES: dict[str, tuple[type[Scheme], Callable[[ConfigDict, nnx.Rngs | None], S
     "learned": (learned.Learned, learned.build),
     "sinusoidal": (sinusoidal.Sinusoidal, sinusoidal.build),
     "rope": (rope.Rope, rope.build),
+    "p_rope": (p_rope.PRope, p_rope.build),
+    "xpos": (xpos.XPos, xpos.build),
+    "alibi": (alibi.Alibi, alibi.build),
+    "t5": (t5.T5, t5.build),
+    "kerple_log": (kerple.Kerple, kerple.build_log),
+    "kerple_power": (kerple.Kerple, kerple.build_power),
+    "fire": (fire.Fire, fire.build),
+    "cope": (cope.Cope, cope.build),
 }
 
 

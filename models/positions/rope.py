@@ -51,7 +51,7 @@ class Rope(Scheme):
             lengths = jnp.full((1, 1), length)
         positions = jnp.arange(length)[None] if positions is None else positions
         cos, sin = self.cos_sin(positions, lengths)
-        return _turn(x_BTHK, cos[:, :, None, :], sin[:, :, None, :], self.pairing)
+        return turn(x_BTHK, cos[:, :, None, :], sin[:, :, None, :], self.pairing)
 
     def cos_sin(self, positions: Array, lengths: Array | None = None) -> tuple[Array, Array]:
         """Returns cos and sin [B|1, T, r/2] in float32, the scaling's factor included."""
@@ -60,7 +60,7 @@ class Rope(Scheme):
         return jnp.cos(angles) * factor, jnp.sin(angles) * factor
 
 
-def _turn(x: Array, cos: Array, sin: Array, pairing: str) -> Array:
+def turn(x: Array, cos: Array, sin: Array, pairing: str) -> Array:
     """Turns the first 2 * cos.shape[-1] dims of x and leaves the rest."""
     r = 2 * cos.shape[-1]
     dtype = jnp.promote_types(x.dtype, jnp.float32)
@@ -73,6 +73,16 @@ def _turn(x: Array, cos: Array, sin: Array, pairing: str) -> Array:
         turned = jnp.stack([first * cos - second * sin, second * cos + first * sin], axis=-1).reshape(turning.shape)
     turned = turned.astype(x.dtype)
     return jnp.concatenate([turned, rest], axis=-1) if rest.shape[-1] else turned
+
+
+def check_pairing(pairing: str) -> None:
+    """Refuses an unknown pairing.
+
+    Raises:
+        ConfigError: it is none of PAIRINGS.
+    """
+    if pairing not in PAIRINGS:
+        raise ConfigError(f"model.position.rope.pairing = {pairing!r}: must be {' or '.join(PAIRINGS)}")
 
 
 def build(config: ConfigDict, rngs: nnx.Rngs | None) -> Rope:
@@ -88,6 +98,5 @@ def build(config: ConfigDict, rngs: nnx.Rngs | None) -> Rope:
             f"model.position.rope.fraction = {rope.fraction}: of head_dim {config.head_dim} it leaves the rotary width "
             f"{rotary_dim}, which must be even and in 2 .. head_dim"
         )
-    if rope.pairing not in PAIRINGS:
-        raise ConfigError(f"model.position.rope.pairing = {rope.pairing!r}: must be {' or '.join(PAIRINGS)}")
+    check_pairing(rope.pairing)
     return Rope(rope.theta, rotary_dim, rope.pairing, rope_scaling.from_config(rope.scaling))

@@ -35,6 +35,8 @@ class Scaling:
     mscale_all_dim: float | None = None
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
 
     @property
     def uses_lengths(self) -> bool:
@@ -82,6 +84,18 @@ def linear(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> Fre
 def ntk(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> Frequencies:
     """A larger base, theta * s^(r/(r-2)): the fastest pair keeps its frequency, the slowest is interpolated by s."""
     return _plain(theta * scaling.factor ** (r / (r - 2)), r).astype(np.float32), 1.0
+
+
+def ntk_by_parts(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> Frequencies:
+    """Fast pairs are kept, slow ones interpolated by s, a ramp in rotations between (2309.00071, section 3.2).
+
+    Kept from `beta_fast` rotations in L0 tokens on, interpolated up to `beta_slow` (the paper's beta and alpha).
+    YaRN as shipped ramps over dims instead, and multiplies cos and sin.
+    """
+    plain = _plain(theta, r)
+    rotations = scaling.trained_length * plain / (2 * math.pi)
+    keep = np.clip((rotations - scaling.beta_slow) / (scaling.beta_fast - scaling.beta_slow), 0, 1)
+    return (plain * (keep + (1 - keep) / scaling.factor)).astype(np.float32), 1.0
 
 
 def dynamic(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> Frequencies:
@@ -146,6 +160,30 @@ def llama3(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> Fre
     return (plain * (keep + (1 - keep) / scaling.factor)).astype(np.float32), 1.0
 
 
+def longrope(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> Frequencies:
+    """LongRoPE (2402.13753), as Phi-3 ships it: w_i / long_i where the sequence is longer than L0, else w_i / short_i.
+
+    cos and sin are multiplied by `attention_factor`, unset: sqrt(1 + ln s / ln L0), at either length. Phi-3's code
+    takes the longest sequence of the batch; here each token's own counts. The search for the lists is not here.
+    """
+    if lengths is None:
+        raise ValueError("longrope scaling depends on the sequences' lengths: give them")
+    for name, given in (("short_factor", scaling.short_factor), ("long_factor", scaling.long_factor)):
+        if len(given) != r // 2:
+            raise ConfigError(
+                f"model.position.rope.scaling.{name}: longrope needs a number for each of the {r // 2} rotary pairs, "
+                f"not {len(given)}"
+            )
+    plain, length = _plain(theta, r), scaling.trained_length
+    short, long = ((plain / np.asarray(f)).astype(np.float32) for f in (scaling.short_factor, scaling.long_factor))
+    factor = 1.0
+    if scaling.attention_factor is not None:
+        factor = scaling.attention_factor
+    elif scaling.factor > 1:
+        factor = math.sqrt(1 + math.log(scaling.factor) / math.log(length))
+    return jnp.where((lengths > length)[..., None], long, short), factor
+
+
 SCALINGS: dict[str, Kind] = {
     "none": Kind(none),
     "linear": Kind(linear),
@@ -153,6 +191,8 @@ SCALINGS: dict[str, Kind] = {
     "dynamic": Kind(dynamic, uses_lengths=True),
     "yarn": Kind(yarn),
     "llama3": Kind(llama3),
+    "ntk_by_parts": Kind(ntk_by_parts),
+    "longrope": Kind(longrope, uses_lengths=True),
 }
 
 
@@ -167,7 +207,10 @@ def from_config(scaling: ConfigDict) -> Scaling:
             f"model.position.rope.scaling.kind = {scaling.kind!r}: must be one of {', '.join(SCALINGS)}"
             f"{nearest(scaling.kind, SCALINGS)}"
         )
-    return Scaling(**{field.name: scaling[field.name] for field in dataclasses.fields(Scaling)})
+    values: dict[str, Any] = {field.name: scaling[field.name] for field in dataclasses.fields(Scaling)}
+    # Hashable, as a frozen dataclass should be; a hand-made config may hold lists.
+    values |= {name: tuple(values[name]) for name in ("short_factor", "long_factor")}
+    return Scaling(**values)
 
 
 def with_scaling(
@@ -175,16 +218,20 @@ def with_scaling(
 ) -> ConfigDict:
     """Returns a copy of config.model with another RoPE scaling, for use at evaluation alone.
 
-    `original_length` unset keeps the model's own; `parameters` are further fields of the scaling, the others return
-    to their defaults. Parameters of the model are not touched by a scaling, so trained ones fit the copy.
+    `original_length` unset keeps the model's own, and so do longrope's lists; `parameters` are further fields of the
+    scaling, the others return to their defaults. Parameters of the model are not touched by a scaling, so trained
+    ones fit the copy.
 
     Raises:
         ConfigError: an unknown kind, or a model that does not rotate.
     """
     kinds = set(config.position.pattern) or {config.position.kind}
-    if "rope" not in kinds:
+    if not kinds & {"rope", "p_rope"}:
         raise ConfigError(f"RoPE scaling {kind!r}: the model's positions are {', '.join(sorted(kinds))}, not rope")
     length = original_length or config.position.rope.scaling.original_length
+    if kind == "longrope":
+        own = from_config(config.position.rope.scaling)
+        parameters = {"short_factor": own.short_factor, "long_factor": own.long_factor, **parameters}
     scaling = Scaling(kind=kind, factor=float(factor), original_length=length, **parameters)
     copy = config.copy_and_resolve_references()
     with copy.unlocked(), copy.ignore_type():
