@@ -304,15 +304,15 @@ def latex(tables: list[Table]) -> str:
         units = " & ".join(
             f"{{\\scriptsize {formats.latex(column.note)}}}" if column.note else "" for column in columns
         )
-        rows = [" & ".join(_latex_cell(cells[index]) for index in kept) + r" \\" for _, cells in table.rows]
+        rows = [line for _, cells in table.rows for line in _latex_row([cells[index] for index in kept])]
         parts.append(
             "\n".join(
                 [
-                    r"\begin{table}[t]",
+                    r"\begin{table*}[t]",
                     r"  \centering\small",
                     rf"  \caption{{{formats.latex(table.study.title)}}}",
                     rf"  \label{{tab:{formats.slug(table.study.name)}}}",
-                    r"  \resizebox{\linewidth}{!}{%",
+                    r"  \resizebox{\textwidth}{!}{%",
                     rf"  \begin{{tabular}}{{@{{}}{align}@{{}}}}",
                     r"    \toprule",
                     rf"    {tops} \\",
@@ -321,15 +321,18 @@ def latex(tables: list[Table]) -> str:
                     *[f"    {row}" for row in rows],
                     r"    \bottomrule",
                     r"  \end{tabular}}",
-                    r"\end{table}",
+                    r"\end{table*}",
                 ]
             )
         )
     return "\n\n".join(parts) + "\n"
 
 
-def _latex_cell(cell: Cell) -> str:
-    return f"{formats.latex(cell.text)} {_latex_small(cell.sub)}".strip()
+def _latex_row(cells: list[Cell]) -> list[str]:
+    """Returns an arm's two lines: the values, and below them in small type their intervals."""
+    above = " & ".join(formats.latex(cell.text) for cell in cells)
+    below = " & ".join(_latex_small(cell.sub) for cell in cells)
+    return [rf"{above} \\[-2pt]", rf"{below} \\[1pt]"]
 
 
 def _latex_small(text: str) -> str:
