@@ -34,6 +34,6 @@ def get_config() -> ConfigDict:
     config.checkpoint.every_steps = 200
     config.eval.every_steps = 100
     config.eval.multiples = (1, 2, 4, 8)
-    config.eval.scalings = ("none", "linear", "ntk", "yarn")
+    config.eval.scalings = ("linear", "ntk", "yarn")
     config.eval.retrieval.examples = 64
     return config

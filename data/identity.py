@@ -1,42 +1,39 @@
-"""The fingerprint of what a run reads: equal on every machine for equal content, another for anything else."""
+"""What a run read, so that a report can tell whether two runs are comparable."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from data.corpora import FORMAT, Corpus, digest
-from data.pipeline import stages
+from data.corpora import Corpus, digest
 from data.tokenizers import Tokenizer
 
 
 def fingerprint(config: ConfigDict, corpus: Corpus | None, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """Returns what identifies a run's data, for run.json.
+    """Returns what a run read: `fingerprint` (hex, over all the rest), `source`, `files`, `bytes`, `sha256`, `tokenizer`...
 
-    Args:
-        config: resolved.
-        corpus: None where the run reads no text.
-        tokenizer: likewise.
-
-    Returns:
-        `fingerprint`, a hash over: the documents of both splits, the tokenizer, and the settings of every synthetic
-        source that is mixed in (row shapes, batch sizes and seeds are not data). Beside it what went in: `source`,
-        `files`, `bytes`, `sha256`, counts by split, `tokenizer`, `weights`.
+    The same on every machine, wherever corpus and cache lie. It covers the documents and their split, the tokenizer, the
+    packing, and the weights and pairs of every stage; not lengths, batch sizes or the seed, which runs may differ in and
+    still have read the same data.
     """
-    plan = stages(config)
-    recall = any(stage.weights["mqar"] > 0 for stage in plan)
-    mixture = [{name: round(share, 9) for name, share in stage.weights.items()} for stage in plan]
-    about: dict[str, Any] = {"source": "mqar", "files": 0, "bytes": 0, "sha256": None}
-    if corpus is not None:
-        about = dict(corpus.fingerprint)
-    about["tokenizer"] = tokenizer.describe() if tokenizer is not None else None
-    about["weights"] = mixture[-1]
-    about["mqar"] = config.data.mqar.to_dict() if recall else None
-    content = [
-        FORMAT,
-        about.get("documents_sha256"),
-        about["tokenizer"],
-        mixture,
-        [[stage.pairs, stage.length] for stage in plan] if recall else None,
-        about["mqar"],
-    ]
-    return {"fingerprint": digest(content)[:32], **about}
+    nothing = {"source": "synthetic", "files": 0, "bytes": 0, "sha256": ""}
+    text = nothing if corpus is None else corpus.fingerprint
+    found = {
+        **text,
+        "tokenizer": None if tokenizer is None else tokenizer.describe(),
+        "packing": None if corpus is None else config.data.packing,
+        "mixture": [dict(mix) for mix in dict.fromkeys(_mixtures(config))],
+    }
+    return {"fingerprint": digest(found)[:32], **found}
+
+
+def _mixtures(config: ConfigDict) -> Iterator[tuple[tuple[str, Any], ...]]:
+    """The sources of the main setting and of each stage, only what has weight, as shares."""
+    data = config.data
+    for stage in (*data.curriculum, {}):
+        weights: Mapping[str, float] = {**data.weights.to_dict(), **dict(stage.get("weights", {}))}
+        total = sum(weights.values())
+        mix = [(name, weight / total) for name, weight in sorted(weights.items()) if weight]
+        if weights["mqar"]:
+            mix += [("pairs", stage.get("pairs", data.mqar.pairs)), ("mqar_vocab_size", data.mqar.vocab_size)]
+        yield tuple(mix)

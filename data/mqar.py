@@ -1,108 +1,178 @@
-"""Multi-query associative recall (Zoology, 2312.04927), in its plainest form: pairs, then their keys again.
+"""Multi-query associative recall (Zoology, 2312.04927), bare: key-value pairs, then every key asked once.
 
-A row of length T is `length + 1` tokens: m pairs (key value key value ...), then the m keys in random order, each
-followed by its value. Keys are distinct and come from the lower half of the vocabulary, values from the upper half. The
-loss counts only where an answer is to be predicted. Zoology draws the gap between a pair and its query from a power
-law; here every gap is as likely as a random order makes it.
+A row holds m pairs `key value key value ...` and then the m keys again in random order, each followed by its value. Keys
+are distinct and from the lower half of the vocabulary, values from the upper half. Only the answers are scored: the weight
+is 1 exactly where the target is one. Rows are fresh at every step; fixed ones are learned by heart.
 
-Rows with fewer pairs are padded at the end with weight 0. Attention is causal, so no answer sees the padding and no
-segment ids are needed.
+Rows shorter than the length are padded at the end. The padding comes after everything that is scored and attention is
+causal, so it changes nothing and needs no segment ids: the batch stays on the fast path.
+
+Training and evaluation never meet, neither in their random numbers (other keys of a counter-based generator) nor in their
+rows: an order-free hash of a row's pairs sends one in eight of all possible rows to evaluation and the rest to training.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from ml_collections import ConfigDict
 
+from configs.errors import UserError
 from data import seeding
 
+EVALUATION_SHARE = 8  # one row in so many is held out
+ATTEMPTS = 512  # draws before giving up on finding a row of the right kind
 
-@dataclass(frozen=True)
-class Recall:
-    """Rows of recall.
+Batch = dict[str, np.ndarray]
 
-    Attributes:
-        tokens, targets: int32 [n, T].
-        weights: float32 [n, T], 1 where the target is an answer.
-        pair: int32 [n, T], the index of the pair that is asked for there, -1 elsewhere.
-        pairs: int32 [n], how many pairs each row has.
+
+def rows(
+    seed: int,
+    index: int,
+    count: int,
+    *,
+    length: int,
+    pairs: int,
+    vocab_size: int,
+    stage: int = 0,
+    segments: bool = False,
+) -> Batch:
+    """Returns training rows index .. index + count - 1, each a function of (seed, stage, its index) and the setting.
+
+    Args:
+        seed: the run's.
+        index: the first row's number.
+        count: how many rows.
+        length: T, tokens a row; 4 * pairs - 1 at least.
+        pairs: most pairs a row; m is uniform in 1 .. pairs.
+        vocab_size: of keys and values together.
+        stage: of a curriculum; another stage draws other rows.
+        segments: also give `positions` and `segments` (0 on the padding), for batches with packed documents.
+
+    Returns:
+        tokens, targets int32 and weights float32, each [count, length].
     """
-
-    tokens: np.ndarray
-    targets: np.ndarray
-    weights: np.ndarray
-    pair: np.ndarray
-    pairs: np.ndarray
-
-    @property
-    def depth(self) -> np.ndarray:
-        """Where the pair that is asked for lies among its row's pairs: index / (pairs - 1), float [n, T], NaN elsewhere."""
-        depth = self.pair / np.maximum(1, self.pairs - 1)[:, None]
-        return np.where(self.pair >= 0, depth, np.nan)
-
-    def batch(self) -> dict[str, np.ndarray]:
-        """Returns tokens, targets and weights."""
-        return {"tokens": self.tokens, "targets": self.targets, "weights": self.weights}
-
-
-def training_rows(seed: int, stage: int, first: int, rows: int, length: int, pairs: int, vocab_size: int) -> Recall:
-    """Returns fresh training rows, each a function of (seed, stage, its number); m is uniform in 1 .. pairs."""
     key = seeding.philox_key(seed, seeding.MQAR_TRAIN, stage)
-    words = seeding.random_words(key, first, rows, 1 + vocab_size // 2 + 2 * pairs)
-    number = 1 + (words[:, 0] % np.uint64(pairs)).astype(np.int32)
-    return _rows(words[:, 1:], number, length, pairs, vocab_size, queries=pairs)
+    drawn = _draw(key, index, count, pairs, vocab_size, fixed=False, held_out=False)
+    batch, _ = _lay_out(*drawn, length, vocab_size)
+    if segments:
+        inputs = np.arange(length) < 4 * drawn[0][:, None] - 1
+        batch["positions"] = np.broadcast_to(np.arange(length, dtype=np.int32), (count, length)).copy()
+        batch["segments"] = inputs.astype(np.int32)
+    return batch
 
 
-def evaluation_rows(seed: int, first: int, rows: int, length: int, pairs: int, vocab_size: int) -> Recall:
-    """Returns rows that training never draws, all with `pairs` pairs, filled up to `length` with queries.
+def evaluation_rows(
+    seed: int, index: int, count: int, *, length: int, pairs: int, vocab_size: int, fixed: bool = True
+) -> Batch:
+    """Returns held-out rows, with exactly `pairs` pairs each (`fixed`) or 1 .. pairs as in training.
 
-    Where the row is longer than one round of queries, further rounds follow, each in another random order, so that a
-    longer row asks for the same pairs over longer distances. The stream of random numbers is another than training's
-    for every seed, so samples coincide only as chance has it.
+    Returns:
+        tokens, targets, weights as `rows` does, and `depths` float32 [count, length]: where the answered pair stands among
+        the row's pairs, its index / m in [0, 1); NaN where nothing is scored.
+
+    Raises:
+        UserError: the length or the vocabulary does not hold so many pairs.
     """
-    rounds = max(1, -(-(length + 1 - 2 * pairs) // (2 * pairs)))
-    key = seeding.philox_key(seed, seeding.MQAR_EVAL)
-    words = seeding.random_words(key, first, rows, vocab_size // 2 + pairs + rounds * pairs)
-    return _rows(words, np.full(rows, pairs, np.int32), length, pairs, vocab_size, queries=rounds * pairs)
+    if 4 * pairs > length + 1 or pairs > vocab_size // 2:
+        raise UserError(f"{pairs} key-value pairs need a length of {4 * pairs - 1} and a vocabulary of {2 * pairs}; there "
+                        f"are {length} and {vocab_size}")  # fmt: skip
+    key = seeding.philox_key(seed, seeding.MQAR_EVAL, length, pairs)
+    batch, depths = _lay_out(*_draw(key, index, count, pairs, vocab_size, fixed, held_out=True), length, vocab_size)
+    return {**batch, "depths": depths}
 
 
-def _rows(words: np.ndarray, number: np.ndarray, length: int, pairs: int, vocab_size: int, queries: int) -> Recall:
-    """Lays rows out of random words [n, >= vocab_size/2 + pairs + queries]."""
-    n, half = len(words), vocab_size // 2
-    keys = np.argsort(words[:, :half], axis=1, kind="stable")[:, :pairs]
-    values = half + (words[:, half : half + pairs] % np.uint64(half)).astype(np.int64)
-    order = words[:, half + pairs : half + pairs + queries].reshape(n, queries // pairs, pairs).copy()
-    order[np.broadcast_to(np.arange(pairs) >= number[:, None, None], order.shape)] = np.iinfo(np.uint64).max
-    asked = np.argsort(order, axis=2, kind="stable").reshape(n, queries)
+def evaluation(config: ConfigDict, *, length: int, batch_size: int, rows: int) -> Iterator[Batch]:
+    """Yields `rows` held-out rows in batches, for the validation loss of a run on key-value recall.
 
-    width = max(length + 1, 2 * (pairs + queries))
-    tokens = np.zeros((n, width), np.int32)
-    pair = np.full((n, width), -1, np.int32)
-    row = np.arange(n)
-    tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
-    for query in range(queries):
-        place = 2 * number + 2 * query
-        which = asked[:, query]
-        # In a row with fewer pairs, only its own are asked for; what lies behind is padding, cleared below.
-        real = (query % pairs) < number
-        tokens[row, place], tokens[row, place + 1] = keys[row, which], values[row, which]
-        pair[row, place] = np.where(real, which, -1)
-    end = np.where(number < pairs, 4 * number, width)
-    columns = np.arange(width)
-    tokens[columns >= end[:, None]] = 0
-    pair[columns >= end[:, None]] = -1
-    pair = pair[:, :length]
-    weights = (pair >= 0).astype(np.float32)
-    return Recall(tokens[:, :length], tokens[:, 1 : length + 1], weights, pair, number)
-
-
-def evaluation(config: ConfigDict, *, length: int, batch_size: int, rows: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yields evaluation batches of a resolved config's recall (tokens, targets, weights), `rows` rows in all."""
-    settings = config.data.mqar
-    pairs = min(settings.pairs, (length + 1) // 4)
+    The number of pairs is drawn as in training, with the most pairs growing with the length. The last batch is filled up
+    with rows of weight 0. Rows do not depend on the batch size.
+    """
+    data = config.data
+    pairs = max(
+        1, min(data.mqar.pairs * (length + 1) // (data.length + 1), (length + 1) // 4, data.mqar.vocab_size // 2)
+    )
     for first in range(0, rows, batch_size):
         count = min(batch_size, rows - first)
-        found = evaluation_rows(config.seed, first, count, length, pairs, settings.vocab_size).batch()
-        padding = ((0, batch_size - count), (0, 0))
-        yield {name: np.pad(x, padding) for name, x in found.items()}
+        batch = evaluation_rows(
+            config.seed, first, count, length=length, pairs=pairs, vocab_size=data.mqar.vocab_size, fixed=False
+        )
+        fill = [(0, batch_size - count), (0, 0)]
+        yield {name: np.pad(batch[name], fill) for name in ("tokens", "targets", "weights")}
+
+
+# m [n]; keys and values [n, pairs], of which the first m count; asked [n, pairs], indices of pairs in the order asked.
+_Drawn = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def _draw(key: np.ndarray, first: int, count: int, pairs: int, vocab_size: int, fixed: bool, held_out: bool) -> _Drawn:
+    """Draws each row again until it is of the kind wanted, held out or not; a row does not depend on its neighbours."""
+    drawn = _attempt(key, first, count, pairs, vocab_size, fixed, 0)
+    wrong = _held_out(*drawn[:3], vocab_size) != held_out
+    for attempt in range(1, ATTEMPTS):
+        if not wrong.any():
+            return drawn
+        # From the first wrong row to the last: a few are drawn in vain, which costs less than one generator for each.
+        low, high = int(np.argmax(wrong)), len(wrong) - int(np.argmax(wrong[::-1]))
+        again = _attempt(key, first + low, high - low, pairs, vocab_size, fixed, attempt)
+        for old, new in zip(drawn, again, strict=True):
+            old[low:high][wrong[low:high]] = new[wrong[low:high]]
+        wrong = wrong & (_held_out(*drawn[:3], vocab_size) != held_out)
+    raise UserError(
+        f"data.mqar.vocab_size = {vocab_size} with {pairs} pairs allows too few different rows to hold some of them out; "
+        "use a larger vocabulary"
+    )
+
+
+def _attempt(key: np.ndarray, first: int, count: int, pairs: int, vocab_size: int, fixed: bool, attempt: int) -> _Drawn:
+    half = vocab_size // 2
+    words = seeding.random_words(key, first, count, 1 + half + 2 * pairs, attempt)
+    m = np.full(count, pairs) if fixed else 1 + (words[:, 0] % np.uint64(pairs)).astype(np.int64)
+    keys = _smallest(words[:, 1 : 1 + half], pairs)
+    values = (words[:, 1 + half : 1 + half + pairs] % np.uint64(half)).astype(np.int64) + half
+    ranks = words[:, 1 + half + pairs : 1 + half + 2 * pairs].copy()
+    ranks[np.arange(pairs) >= m[:, None]] = np.iinfo(np.uint64).max
+    return m, keys, values, np.argsort(ranks, axis=1, kind="stable")
+
+
+def _smallest(words: np.ndarray, count: int) -> np.ndarray:
+    """Returns the columns of each row's `count` smallest words in their order: distinct numbers in random order."""
+    if 4 * count > words.shape[1]:
+        return np.argsort(words, axis=1)[:, :count]
+    found = np.argpartition(words, count - 1, axis=1)[:, :count]
+    return np.take_along_axis(found, np.argsort(np.take_along_axis(words, found, 1), axis=1), 1)
+
+
+def _held_out(m: np.ndarray, keys: np.ndarray, values: np.ndarray, vocab_size: int) -> np.ndarray:
+    """Returns whether each row belongs to evaluation: a hash of its set of pairs, in whatever order, bool [n]."""
+    hashes = _mix((keys * vocab_size + values).astype(np.uint64) + np.uint64(1))
+    hashes[np.arange(keys.shape[1]) >= m[:, None]] = 0
+    return _mix(hashes.sum(axis=1, dtype=np.uint64)) % np.uint64(EVALUATION_SHARE) == 0
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """The finaliser of splitmix64."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _lay_out(
+    m: np.ndarray, keys: np.ndarray, values: np.ndarray, asked: np.ndarray, length: int, vocab_size: int
+) -> tuple[Batch, np.ndarray]:
+    count, pairs = keys.shape
+    told = np.stack([keys, values], 2).reshape(count, 2 * pairs)
+    answered = np.stack([np.take_along_axis(a, asked, 1) for a in (keys, values)], 2).reshape(count, 2 * pairs)
+    column = np.arange(4 * pairs)
+    told_end = 2 * m[:, None]
+    # In `both`, questions start at 2 * pairs; in the row they follow the last pair told.
+    source = np.where(column < told_end, column, np.minimum(2 * pairs + column - told_end, 4 * pairs - 1))
+    both = np.concatenate([told, answered], 1)
+    row = np.where(column < 2 * told_end, np.take_along_axis(both, source, 1), 0)
+    is_answer = (column >= told_end) & (column < 2 * told_end) & (column % 2 == 1)
+    question = np.clip((column - told_end) // 2, 0, pairs - 1)
+    depth = np.where(is_answer, np.take_along_axis(asked, question, 1) / m[:, None], np.nan)
+    tail = [(0, 0), (0, length + 1 - 4 * pairs)]
+    tokens = np.pad(row.astype(np.int32), tail)
+    weights = np.pad(is_answer.astype(np.float32), tail)
+    depths = np.pad(depth.astype(np.float32), tail, constant_values=np.nan)
+    return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights[:, 1:]}, depths[:, 1:]

@@ -1,159 +1,181 @@
-"""Rows of tokens out of a stream: cut from it one after the other, or whole documents with segment ids.
+"""Rows of text: cut from one stream, or whole documents packed with segment ids.
 
-A row of length T is tokens [T], each with the next token of its document as its target. Rows are addressed by a number
-that runs on over epochs: each epoch has another order, and contiguous rows begin at another phase.
+A batch is a dict of arrays [rows, length]: `tokens` and `targets` int32, `weights` float32 (0: not scored), and with
+packed documents `positions` int32 (from 0 in each piece) and `segments` int32 (0: padding, else the piece's number).
+
+Rows are numbered, and row i is a function of (seed, stage, i) alone: no state runs along, so that a run resumes at any row
+and any worker makes the same one. That is why Grain's own packing iterators, whose state is the documents read so far, are
+not used; Grain shuffles the rows here and prefetches in `pipeline`.
 """
 
-from collections import OrderedDict
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
+import grain
 import numpy as np
-from grain.experimental import index_shuffle
 
+from configs.errors import UserError
 from data import seeding
-from data.streams import Stream
+from data.streams import TokenStream
 
-Rows = dict[str, np.ndarray]  # tokens, targets int32 [n, T], weights float32 [n, T]; segments, positions int32 [n, T]
+Batch = dict[str, np.ndarray]
 
 
-class Packing(Protocol):
-    """Rows by their numbers."""
+class RowSource(Protocol):
+    """Numbered rows without end. `rows(first, count)` returns rows first .. first + count - 1 as a batch."""
 
-    def rows(self, first: int, count: int) -> Rows:
-        """Returns rows `first` .. `first + count - 1`."""
+    def rows(self, first: int, count: int) -> Batch:
+        """Returns consecutive rows."""
+
+
+class _Shuffled:
+    """Items 0 .. n - 1 in another order each epoch."""
+
+    def __init__(self, items: int, seed: int, stage: int) -> None:
+        self.items = items
+        seed = seeding.seed32(seed, seeding.ORDER, stage)
+        self._order = grain.MapDataset.range(items).shuffle(seed=seed).repeat(None)
+
+    def take(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns epochs and items at places first .. first + count - 1, int64 [count] both."""
+        places = range(first, first + count)
+        items = np.array([self._order[place] for place in places], np.int64)
+        return np.array([place // self.items for place in places], np.int64), items
 
 
 class Contiguous:
-    """Rows cut from the stream one after the other, over document boundaries; every token has a target."""
+    """Windows of length + 1 tokens from the stream taken as a ring, at another phase each epoch.
 
-    def __init__(self, stream: Stream, length: int, seed: int, stage: int) -> None:
-        self.stream, self.length = stream, length
-        self.seed, self.stage = seed, stage
-        # One row less than fits, so that every phase has as many; a text shorter than that gives one padded row.
-        self.per_epoch = max(1, (len(stream) - length) // length)
-        self.phases = max(0, min(length - 1, len(stream) - 1 - self.per_epoch * length))
-
-    def starts(self, first: int, count: int) -> np.ndarray:
-        """Returns where rows begin in the stream, int64 [count]."""
-        numbers = range(first, first + count)
-        return np.array([self._start(*divmod(number, self.per_epoch)) for number in numbers], np.int64)
-
-    def _start(self, epoch: int, place: int) -> int:
-        order = seeding.seed32(self.seed, seeding.ORDER, self.stage, epoch)
-        row = index_shuffle(place, self.per_epoch - 1, order, 4) if self.per_epoch > 1 else 0
-        phase = seeding.seed32(self.seed, seeding.PHASE, self.stage, epoch) % (self.phases + 1)
-        return phase + row * self.length
-
-    def rows(self, first: int, count: int) -> Rows:
-        """Returns rows `first` .. `first + count - 1`."""
-        return cut(self.stream.tokens, self.starts(first, count), self.length)
-
-
-def cut(tokens: np.ndarray, starts: np.ndarray, length: int) -> Rows:
-    """Returns rows of `length` beginning at `starts`; what lies behind the end is padding of weight 0."""
-    places = starts[:, None] + np.arange(length + 1)
-    inside = places < len(tokens)
-    found = np.where(inside, tokens[np.minimum(places, len(tokens) - 1)], 0).astype(np.int32)
-    return {"tokens": found[:, :-1], "targets": found[:, 1:], "weights": inside[:, 1:].astype(np.float32)}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Which pieces fill which rows: piece i covers stream tokens begin[i] .. end[i] and lies at row[i], column[i]."""
-
-    begin: np.ndarray
-    end: np.ndarray
-    row: np.ndarray
-    column: np.ndarray
-    first_piece: np.ndarray  # [rows + 1]
-
-
-def pieces(stream: Stream, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (begin, end) of every document's pieces; a document longer than a row is cut into several.
-
-    A piece's tokens are begin .. end - 1 and its targets begin + 1 .. end, all inside one document (its separator is
-    the last target), so that no label crosses a boundary.
+    In an epoch every token is a target once, but for fewer than `length` tokens at the seam, which lies elsewhere each
+    time. Documents follow each other across the separator and attention sees across it: no segments, the fast path.
     """
-    begins, ends = [], []
-    for start, stop in zip(stream.starts[:-1], stream.starts[1:], strict=True):
-        at = np.arange(start, max(start, stop - 1), length)
-        begins.append(at)
-        ends.append(np.minimum(at + length, stop - 1))
-    return np.concatenate(begins), np.concatenate(ends)
+
+    def __init__(self, stream: TokenStream, length: int, seed: int, stage: int) -> None:
+        if len(stream) < length + 1:
+            raise UserError(
+                f"the {stream.split} split has {len(stream)} tokens, fewer than one row of data.length + 1 = {length + 1}; "
+                "give more text or a shorter length"
+            )
+        self._stream, self._length, self._seed, self._stage = stream, length, seed, stage
+        self._order = _Shuffled(len(stream) // length, seed, stage)
+
+    def rows(self, first: int, count: int) -> Batch:
+        """Returns consecutive rows of the shuffled order."""
+        epochs, windows = self._order.take(first, count)
+        phases = np.array(
+            [_phase(self._seed, self._stage, int(epoch), len(self._stream)) for epoch in epochs], np.int64
+        )
+        starts = phases + windows * self._length
+        places = (starts[:, None] + np.arange(self._length + 1)) % len(self._stream)
+        rows = self._stream.tokens[places].astype(np.int32)
+        return {"tokens": rows[:, :-1], "targets": rows[:, 1:], "weights": np.ones(rows[:, 1:].shape, np.float32)}
 
 
-def plan(begin: np.ndarray, end: np.ndarray, length: int) -> Plan:
-    """Fills rows with pieces in their order; a piece that does not fit begins the next row."""
-    sizes = (end - begin).tolist()
-    row = np.empty(len(sizes), np.int64)
-    column = np.empty(len(sizes), np.int64)
-    at, used = 0, 0
-    for index, size in enumerate(sizes):
-        if used + size > length:
-            at, used = at + 1, 0
-        row[index], column[index] = at, used
-        used += size
-    first_piece = np.searchsorted(row, np.arange(at + 2))
-    return Plan(begin, end, row, column, first_piece)
-
-
-def fill(stream: Stream, packed: Plan, wanted: np.ndarray, length: int) -> Rows:
-    """Returns the rows numbered `wanted` of a plan: segment ids from 1 in each row, positions from 0 in each piece."""
-    shape = (len(wanted), length)
-    out = {name: np.zeros(shape, np.int32) for name in ("tokens", "targets", "positions", "segments")}
-    weights = np.zeros(shape, np.float32)
-    for index, row in enumerate(wanted):
-        chosen = range(packed.first_piece[row], packed.first_piece[row + 1])
-        for number, piece in enumerate(chosen, start=1):
-            begin, end, column = packed.begin[piece], packed.end[piece], packed.column[piece]
-            here = slice(column, column + end - begin)
-            out["tokens"][index, here] = stream.tokens[begin:end]
-            out["targets"][index, here] = stream.tokens[begin + 1 : end + 1]
-            out["positions"][index, here] = np.arange(end - begin)
-            out["segments"][index, here] = number
-            weights[index, here] = 1.0
-    return {**out, "weights": weights}
+@lru_cache(maxsize=64)
+def _phase(seed: int, stage: int, epoch: int, tokens: int) -> int:
+    return int(np.random.default_rng(seeding.sequence(seed, seeding.PHASE, stage, epoch)).integers(tokens))
 
 
 class Segments:
-    """Whole documents side by side in a row, kept apart by segment ids; each epoch packs them in another order."""
+    """Whole documents packed into rows; those longer than a row are cut, each piece starting again at position 0.
 
-    KEPT = 4  # epochs' plans kept at once
+    A document of n tokens takes n - 1 places: the label of its last token would be the next document's first, so no label
+    crosses. Its tokens after the first are each a target once in an epoch. The separator is a document's last token.
+    """
 
-    def __init__(self, stream: Stream, length: int, seed: int, stage: int) -> None:
-        self.stream, self.length = stream, length
-        self.seed, self.stage = seed, stage
-        self.begin, self.end = pieces(stream, length)
-        self.plans: OrderedDict[int, Plan] = OrderedDict()
-        self.ends: list[int] = []  # rows up to the end of each epoch planned so far
+    def __init__(self, stream: TokenStream, length: int, seed: int, stage: int) -> None:
+        self._packed = Packed(stream, length)
+        self._order = _Shuffled(len(self._packed), seed, stage)
 
-    def _plan(self, epoch: int) -> Plan:
-        if epoch not in self.plans:
-            key = seeding.philox_key(self.seed, seeding.ORDER, self.stage, epoch)
-            order = np.random.Generator(np.random.Philox(key)).permutation(len(self.begin))
-            self.plans[epoch] = plan(self.begin[order], self.end[order], self.length)
-            while len(self.plans) > self.KEPT:
-                self.plans.popitem(last=False)
-        return self.plans[epoch]
-
-    def _place(self, number: int) -> tuple[int, int]:
-        """Returns (epoch, row in it); how many rows an epoch has depends on its order, so earlier ones are planned."""
-        while not self.ends or number >= self.ends[-1]:
-            rows = len(self._plan(len(self.ends)).first_piece) - 1
-            self.ends.append((self.ends[-1] if self.ends else 0) + rows)
-        epoch = int(np.searchsorted(self.ends, number, side="right"))
-        return epoch, number - (self.ends[epoch - 1] if epoch else 0)
-
-    def rows(self, first: int, count: int) -> Rows:
-        """Returns rows `first` .. `first + count - 1`."""
-        places = [self._place(number) for number in range(first, first + count)]
-        parts = [fill(self.stream, self._plan(epoch), np.array([row]), self.length) for epoch, row in places]
-        if not parts:
-            return fill(self.stream, self._plan(0), np.zeros(0, np.int64), self.length)
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    def rows(self, first: int, count: int) -> Batch:
+        """Returns consecutive rows of the shuffled order."""
+        return self._packed.rows(self._order.take(first, count)[1])
 
 
-def packing(kind: str, stream: Stream, length: int, seed: int, stage: int) -> Packing:
-    """Returns the packing that `config.data.packing` names."""
-    return (Segments if kind == "segments" else Contiguous)(stream, length, seed, stage)
+class Packed:
+    """The rows of one epoch of packed documents, in a fixed order; `rows(indices)` builds any of them."""
+
+    def __init__(self, stream: TokenStream, length: int) -> None:
+        self._stream, self._length = stream, length
+        starts, sizes = _pieces(stream.starts, length)
+        if not sizes.size:
+            raise UserError(f"the {stream.split} split has no document of two tokens or more; nothing to predict")
+        row_of = _best_fit(sizes, length)
+        order = np.argsort(row_of, kind="stable")
+        self._starts, self._sizes = starts[order], sizes[order]
+        self._bounds = np.searchsorted(row_of[order], np.arange(row_of.max() + 2))
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def rows(self, indices: np.ndarray) -> Batch:
+        """Returns rows by number as a batch with positions and segments."""
+        batch = empty(len(indices), self._length, segments=True)
+        for row, index in enumerate(indices):
+            at = 0
+            for number, piece in enumerate(range(self._bounds[index], self._bounds[index + 1]), 1):
+                start, size = self._starts[piece], self._sizes[piece]
+                here = np.s_[row, at : at + size]
+                batch["tokens"][here] = self._stream.tokens[start : start + size]
+                batch["targets"][here] = self._stream.tokens[start + 1 : start + size + 1]
+                batch["weights"][here] = 1
+                batch["positions"][here] = np.arange(size)
+                batch["segments"][here] = number
+                at += size
+        return batch
+
+    def targets(self, index: int) -> np.ndarray:
+        """Returns the places in the stream of one row's targets, int64."""
+        pieces = range(self._bounds[index], self._bounds[index + 1])
+        return np.concatenate([self._starts[p] + 1 + np.arange(self._sizes[p]) for p in pieces])
+
+
+def empty(rows: int, length: int, segments: bool) -> Batch:
+    """Returns a batch of padding: weight 0 everywhere, segment 0."""
+    shape = (rows, length)
+    batch = {"tokens": np.zeros(shape, np.int32), "targets": np.zeros(shape, np.int32)}
+    batch["weights"] = np.zeros(shape, np.float32)
+    if segments:
+        batch |= {"positions": np.zeros(shape, np.int32), "segments": np.zeros(shape, np.int32)}
+    return batch
+
+
+def _pieces(starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cuts documents into pieces of up to `length` targets; returns each piece's first input's place, and its size."""
+    targets = np.maximum(np.diff(starts) - 1, 0)
+    pieces = -(-targets // length)
+    document = np.repeat(np.arange(len(targets)), pieces)
+    offset = (np.arange(len(document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * length
+    return starts[document] + offset, np.minimum(length, targets[document] - offset)
+
+
+def _best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
+    """Returns a row for each piece: longest first, into the row with the least space that holds it; int64 [pieces].
+
+    Rows are then numbered in the order of their first piece, so that neighbours in the text stay near each other.
+    """
+    row_of = np.empty(len(sizes), np.int64)
+    full = sizes == capacity
+    rows = int(full.sum())
+    row_of[full] = np.arange(rows)
+    by_space: dict[int, list[int]] = {}
+    spaces = 0  # bit s is set where some row has s places left
+    for piece in sorted(np.flatnonzero(~full).tolist(), key=lambda p: -sizes[p]):
+        size = int(sizes[piece])
+        fitting = spaces >> size
+        if fitting:
+            space = size + (fitting & -fitting).bit_length() - 1
+            row = by_space[space].pop()
+            if not by_space[space]:
+                spaces &= ~(1 << space)
+        else:
+            space, row, rows = capacity, rows, rows + 1
+        row_of[piece] = row
+        if space > size:
+            by_space.setdefault(space - size, []).append(row)
+            spaces |= 1 << (space - size)
+    first = np.full(rows, len(sizes))
+    np.minimum.at(first, row_of, np.arange(len(sizes)))
+    rank = np.empty(rows, np.int64)
+    rank[np.argsort(first)] = np.arange(rows)
+    return rank[row_of]

@@ -1,192 +1,208 @@
-"""Batches for training and validation, through Grain.
+"""Batches for training: sources mixed by weight, stages of a curriculum, prefetch through Grain, an exact state.
 
-A training batch is a function of (config, stage, its number in the stage): which rows of which source it holds, and what
-is in them. Grain prepares batches ahead, in a thread or in worker processes, and keeps the iterator's state.
+Batch n is a function of (config, seed, n) alone. Workers therefore change nothing but speed, and the state of a stream is
+the number of batches taken.
 """
 
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import grain
 import numpy as np
 from ml_collections import ConfigDict
 
-from data import mqar, packing
+from data import mqar
 from data.corpora import Corpus
-from data.streams import Stream, open_stream
+from data.packing import Batch, Contiguous, RowSource, Segments
+from data.streams import TokenStream, open_stream
 from data.tokenizers import Tokenizer
+from data.validation import Validation
 
-Batch = dict[str, np.ndarray]  # tokens, targets int32 [B, T]; weights float32 [B, T]; maybe positions, segments int32
-ENDLESS = 2**40  # batches of the last stage: more than any run takes
+__all__ = ["Batch", "Stage", "TrainStream", "Validation", "stages", "validation"]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stretch of training with one shape and one mixture.
-
-    Attributes:
-        steps: how many batches, or None for the last stage, which goes on to the end of the budget.
-        length: tokens a row; batch_size: rows a batch; pairs: most key-value pairs a row of recall.
-        weights: {source: share of rows}, adding up to 1.
-    """
+    """One setting of the data for `steps` batches; None: to the end."""
 
     steps: int | None
-    length: int
-    batch_size: int
-    pairs: int
-    weights: Mapping[str, float]
+    length: int  # T
+    batch_size: int  # B
+    pairs: int  # most key-value pairs a row
+    weights: dict[str, float]  # by source, at least one above 0
 
 
 def stages(config: ConfigDict) -> list[Stage]:
-    """Returns the curriculum of a sound config, and the main setting as its last stage."""
+    """Returns the stages of `data.curriculum`, with the main setting's values where they give none, and then the main."""
     data = config.data
-    main = data.weights.to_dict()
+    found = []
+    for given in (*data.curriculum, {"steps": None}):
+        found.append(
+            Stage(
+                steps=given["steps"],
+                length=given.get("length", data.length),
+                batch_size=given.get("batch_size", data.batch_size),
+                pairs=given.get("pairs", data.mqar.pairs),
+                weights={**data.weights.to_dict(), **dict(given.get("weights", {}))},
+            )
+        )
+    return found
 
-    def made(given: Mapping[str, Any], steps: int | None) -> Stage:
-        weights = {**main, **given.get("weights", {})}
-        total = sum(weights.values())
-        shares = {name: weight / total for name, weight in weights.items()}
-        batch_size, pairs = given.get("batch_size", data.batch_size), given.get("pairs", data.mqar.pairs)
-        return Stage(steps, given["length"], batch_size, pairs, shares)
 
-    return [*(made(stage, stage["steps"]) for stage in data.curriculum), made({"length": data.length}, None)]
+class MqarSource:
+    """Fresh key-value rows of one stage."""
+
+    def __init__(self, config: ConfigDict, stage: Stage, number: int, segments: bool) -> None:
+        self._seed, self._stage = config.seed, number
+        vocab_size = config.data.mqar.vocab_size
+        self._setting = {"length": stage.length, "pairs": stage.pairs, "vocab_size": vocab_size, "segments": segments}
+
+    def rows(self, first: int, count: int) -> Batch:
+        """Returns consecutive rows."""
+        return mqar.rows(self._seed, first, count, stage=self._stage, **self._setting)
 
 
-class BatchMaker:
-    """Makes the batch of any number of one stage; the same in every process."""
+class Mixture:
+    """Rows of several sources, in each batch as near to their weights as whole rows allow, without drift over batches.
 
-    def __init__(self, config: ConfigDict, stage: Stage, index: int, stream: Stream | None) -> None:
-        self.stage, self.index, self.seed = stage, index, config.seed
-        self.vocab_size = config.data.mqar.vocab_size
-        self.segments = config.data.packing == "segments" and stage.weights["text"] > 0
-        self.text = None
-        if stage.weights["text"] > 0 and stream is not None:
-            self.text = packing.packing(config.data.packing, stream, stage.length, config.seed, index)
+    Of the first n rows, `floor(n * share)` come from the first source, and so on among what is left; all in exact
+    arithmetic, so that the number of rows before any batch is known without walking there. Rows of one source stand
+    together in a batch.
+    """
 
-    def share(self, number: int) -> tuple[int, int, int, int]:
-        """Returns (first text row, text rows, first recall row, recall rows) of a batch.
+    def __init__(self, sources: Mapping[str, RowSource], weights: Mapping[str, float], batch_size: int) -> None:
+        self._sources = [sources[name] for name in sources]
+        exact = [Fraction(repr(float(weights[name]))) for name in sources]
+        # Each one's share of what the sources before it leave.
+        self._shares = [weight / sum(exact[i:]) for i, weight in enumerate(exact)]
+        self._batch_size = batch_size
 
-        Rows are dealt out so that after any number of batches each source has its share, to the row.
-        """
-        rows = self.stage.batch_size
-        before, after = (math.floor(n * rows * self.stage.weights["text"] + 1e-9) for n in (number, number + 1))
-        return before, after - before, number * rows - before, rows - (after - before)
+    def taken(self, rows: int) -> list[int]:
+        """Returns how many of the first `rows` rows come from each source."""
+        found = []
+        for share in self._shares:
+            found.append(int(rows * share))
+            rows -= found[-1]
+        return found
 
-    def __call__(self, number: int) -> Batch:
-        """Returns batch `number` of the stage."""
-        first_text, texts, first_recall, recalls = self.share(number)
-        parts: list[Batch] = []
-        if texts and self.text is not None:
-            parts.append(self.text.rows(first_text, texts))
-        if recalls:
-            stage = self.stage
-            found = mqar.training_rows(
-                self.seed, self.index, first_recall, recalls, stage.length, stage.pairs, self.vocab_size
-            ).batch()
-            if self.segments:
-                found |= {
-                    "positions": np.broadcast_to(np.arange(stage.length, dtype=np.int32), found["tokens"].shape),
-                    "segments": np.ones_like(found["tokens"]),
-                }
-            parts.append(found)
+    def batch(self, number: int) -> Batch:
+        """Returns one batch."""
+        before, after = self.taken(number * self._batch_size), self.taken((number + 1) * self._batch_size)
+        spans = zip(self._sources, before, after, strict=True)
+        parts = [source.rows(low, high - low) for source, low, high in spans if high > low]
         if len(parts) == 1:
             return parts[0]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-class TrainStream:
-    """The training batches of a config, stage after stage, without end; its state resumes it exactly.
+class Batches:
+    """All batches of a run by number, across its stages: a random-access source for Grain."""
 
-    Attributes:
-        stage: the index of the stage that the newest batch belongs to.
+    def __init__(self, config: ConfigDict, text: TokenStream | None) -> None:
+        self._mixtures, self._starts = [], [0]
+        for number, stage in enumerate(stages(config)):
+            sources: dict[str, RowSource] = {}
+            segments = config.data.packing == "segments" and text is not None
+            if stage.weights["text"] and text is not None:
+                pack = Segments if segments else Contiguous
+                sources["text"] = pack(text, stage.length, config.seed, number)
+            if stage.weights["mqar"]:
+                sources["mqar"] = MqarSource(config, stage, number, segments)
+            self._mixtures.append(Mixture(sources, stage.weights, stage.batch_size))
+            if stage.steps is not None:
+                self._starts.append(self._starts[-1] + stage.steps)
+
+    def __len__(self) -> int:
+        return sys.maxsize  # without end
+
+    def stage(self, number: int) -> int:
+        """Returns the stage that batch `number` belongs to."""
+        return int(np.searchsorted(self._starts, number, side="right")) - 1
+
+    def __getitem__(self, number: Any) -> Batch:
+        stage = self.stage(int(number))
+        return self._mixtures[stage].batch(int(number) - self._starts[stage])
+
+
+class TrainStream:
+    """The training batches in their order, without end.
+
+    A batch is a dict of arrays [B, T]: tokens, targets int32, weights float32, and with packing = segments also positions
+    and segments int32. Text in contiguous packing and key-value rows need neither.
+
+    Args:
+        config: resolved.
+        tokenizer: None where no stage reads text.
+        corpus: None where no stage reads text.
+
+    Raises:
+        UserError: the text does not fill one row.
     """
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer | None, corpus: Corpus | None) -> None:
-        """Takes a resolved config, and its corpus and tokenizer (None where it reads no text).
+        reads_text = any(stage.weights["text"] for stage in stages(config))
+        text = None
+        if reads_text:
+            assert corpus is not None and tokenizer is not None, (
+                "text has weight, so corpus and tokenizer must be given"
+            )
+            text = open_stream(corpus, tokenizer, "train")
+        self._batches = Batches(config, text)
+        self._workers, self._prefetch = config.data.workers, config.data.prefetch
+        self._taken = 0
+        self._iterator: Any = None
 
-        Raises:
-            UserError: the training split is too short to predict anything.
-        """
-        self.config = config
-        self.stages = stages(config)
-        self.stream = None
-        if corpus is not None and tokenizer is not None:
-            self.stream = open_stream(corpus, tokenizer, "train")
-        self.stage, self.taken = 0, 0
-        self._iterator = self._iterate(0)
-
-    def _iterate(self, index: int) -> Any:
-        stage, data = self.stages[index], self.config.data
-        make = BatchMaker(self.config, stage, index, self.stream)
-        batches = grain.MapDataset.range(stage.steps or ENDLESS).map(make)
-        ahead = grain.ReadOptions(num_threads=1 if data.prefetch else 0, prefetch_buffer_size=max(1, data.prefetch))
-        iterated = batches.to_iter_dataset(ahead)
-        if data.workers:
-            iterated = iterated.mp_prefetch(grain.MultiprocessingOptions(num_workers=data.workers))
-        return iter(iterated)
-
-    def __iter__(self) -> "TrainStream":
+    def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        if self.taken == self.stages[self.stage].steps:
-            self.stage, self.taken = self.stage + 1, 0
-            self._iterator = self._iterate(self.stage)
-        self.taken += 1
-        return next(self._iterator)
+        if self._iterator is None:
+            self._iterator = iter(self._dataset())
+        batch = next(self._iterator)
+        self._taken += 1
+        return batch
 
-    def get_state(self) -> dict[str, Any]:
-        """Returns a JSON-able state: the stage, the batches taken of it, and Grain's own iterator state."""
-        return {"stage": self.stage, "taken": self.taken, "grain": self._iterator.get_state()}
+    def _dataset(self) -> Any:
+        """From the next batch on; threads or processes may run ahead, which the state does not notice."""
+        ahead = grain.MapDataset.source(self._batches)[self._taken :]
+        if self._workers:
+            each = max(1, -(-self._prefetch // self._workers))
+            options = grain.MultiprocessingOptions(num_workers=self._workers, per_worker_buffer_size=each)
+            return ahead.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)).mp_prefetch(options)
+        threads = 1 if self._prefetch else 0
+        return ahead.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=self._prefetch))
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Goes to a state that `get_state` gave."""
-        self.stage, self.taken = state["stage"], state["taken"]
-        self._iterator = self._iterate(self.stage)
-        self._iterator.set_state(state["grain"])
+    @property
+    def stage(self) -> int:
+        """The stage of the batch last returned, or of the first batch before that."""
+        return self._batches.stage(max(self._taken - 1, 0))
+
+    def get_state(self) -> dict[str, int]:
+        """Returns the state, to be stored as JSON: how many batches were returned, whatever is prefetched."""
+        return {"batches": self._taken}
+
+    def set_state(self, state: Mapping[str, int]) -> None:
+        """Continues right after the batch that was the last when `get_state` was called; with any number of workers."""
+        self.close()
+        self._taken = int(state["batches"])
+
+    def close(self) -> None:
+        """Ends prefetching. The stream may be used again and goes on where it was."""
+        if self._iterator is not None:
+            self._iterator.close()
+            self._iterator = None
 
 
 def validation(
-    config: ConfigDict,
-    tokenizer: Tokenizer,
-    corpus: Corpus,
-    *,
-    length: int,
-    batch_size: int,
-    max_tokens: int = 0,
-) -> Iterator[Batch]:
-    """Yields the validation split in rows of `length`; every token that can be predicted is scored exactly once.
+    config: ConfigDict, tokenizer: Tokenizer, corpus: Corpus, *, length: int, batch_size: int, max_tokens: int = 0
+) -> Validation:
+    """Returns the validation split in batches, see `Validation`.
 
-    The rows follow one another in the stream (or, packed, in its documents' order), so nothing depends on the batch
-    size; the last batch is padded with rows of weight 0. A split shorter than a row gives one padded row.
-
-    Args:
-        config: resolved; `data.packing` says how rows are made.
-        tokenizer: the run's.
-        corpus: the run's.
-        length: tokens a row.
-        batch_size: rows a batch.
-        max_tokens: only the first so many tokens (documents lie in a fixed random order); 0: all.
+    Raises:
+        UserError: the split holds nothing to predict.
     """
     stream = open_stream(corpus, tokenizer, "validation")
-    if config.data.packing == "segments":
-        begin, end = packing.pieces(stream, length)
-        if max_tokens:
-            kept = np.cumsum(end - begin) <= max_tokens
-            kept[0] = True
-            begin, end = begin[kept], end[kept]
-        packed = packing.plan(begin, end, length)
-        total = len(packed.first_piece) - 1
-    else:
-        tokens = stream.tokens[: max_tokens + 1] if max_tokens else stream.tokens
-        total = -(-(len(tokens) - 1) // length)
-    for first in range(0, total, batch_size):
-        wanted = np.arange(first, min(first + batch_size, total))
-        if config.data.packing == "segments":
-            rows = packing.fill(stream, packed, wanted, length)
-        else:
-            rows = packing.cut(tokens, wanted * length, length)
-        missing = batch_size - len(wanted)
-        yield {name: np.pad(x, ((0, missing), (0, 0))) for name, x in rows.items()}
+    return Validation(stream, config.data.packing, length=length, batch_size=batch_size, max_tokens=max_tokens)

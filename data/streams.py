@@ -1,75 +1,87 @@
-"""Each split as one memory-mapped array of tokens, made once in the cache: documents joined by the separator."""
+"""Each split of a corpus as one array of tokens, encoded once and memory-mapped from the cache."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from configs.errors import UserError
-from data import cache, seeding
-from data.corpora import FORMAT, Corpus, digest
+from data import cache
+from data.corpora import Corpus, digest
 from data.tokenizers import Tokenizer
 
+# Raised when the same documents and tokenizer would be laid out otherwise.
+FORMAT = 1
 
-@dataclass(frozen=True)
-class Stream:
-    """The tokens of one split.
+
+class TokenStream:
+    """One split: the documents' tokens one after the other, each followed by the separator if there is one.
 
     Attributes:
-        tokens: [N], the smallest unsigned type that holds the vocabulary, memory-mapped.
-        starts: int64 [documents + 1], where each document begins; the last entry is N. A document's tokens include
-            the separator behind it, except the last document's, which has none.
+        tokens: unsigned [N], memory-mapped.
+        starts: int64 [documents + 1], where each document begins; the last is N.
+        byte_counts: uint32 [N], the UTF-8 bytes of text each token stands for, 0 for separators; validation only.
+        separated: whether documents end with a separator.
+
+    It is opened anew, not copied, when sent to another process.
     """
 
-    tokens: np.ndarray
-    starts: np.ndarray
-    folder: Path | None = None
+    def __init__(self, folder: Path, split: str) -> None:
+        self._folder = folder
+        self.split = split
+        self._about = json.loads((folder / f"{split}.json").read_text(encoding="utf-8"))
+        self.separated: bool = self._about["separated"]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenStream, (self._folder, self.split)
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """See the class."""
+        return np.memmap(self._folder / f"{self.split}.tokens", self._about["dtype"], "r")
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """See the class."""
+        return np.load(self._folder / f"{self.split}.starts.npy")
+
+    @cached_property
+    def byte_counts(self) -> np.ndarray:
+        """See the class."""
+        return np.memmap(self._folder / f"{self.split}.bytes", np.uint32, "r")
 
     def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __reduce__(self) -> Any:
-        # A worker process maps the file again instead of receiving a copy.
-        if self.folder is None:
-            return Stream, (np.asarray(self.tokens), self.starts)
-        return _open, (self.folder,)
+        return self._about["tokens"]
 
 
-def _open(folder: Path) -> Stream:
-    return Stream(np.load(folder / "tokens.npy", mmap_mode="r"), np.load(folder / "starts.npy"), folder)
-
-
-def open_stream(corpus: Corpus, tokenizer: Tokenizer, split: str) -> Stream:
-    """Returns a split's tokens, encoded first where the cache does not hold them.
-
-    Validation documents lie in a fixed random order, so that the first so many tokens of them are a fair sample.
+def open_stream(corpus: Corpus, tokenizer: Tokenizer, split: str) -> TokenStream:
+    """Returns `train` or `validation` as tokens, encoded first where the cache does not hold them.
 
     Raises:
-        UserError: the split has fewer than two tokens.
+        UserError: a document cannot be encoded, or the split comes to no token at all.
     """
-    key = digest([FORMAT, corpus.key, tokenizer.describe(), split])
-    folder = cache.private_folder(corpus.cache_dir, "tokens") / key[:24]
+    key = digest([FORMAT, corpus.key, tokenizer.describe()])
+    folder = cache.private_folder(corpus.cache_dir, "tokens") / f"{key[:20]}-{split}"
     cache.entry(folder, lambda work: _encode(work, corpus, tokenizer, split))
-    stream = _open(folder)
-    if len(stream) < 2:
-        raise UserError(f"the {split} split holds {len(stream)} token: two at least are needed to predict one")
+    stream = TokenStream(folder, split)
+    if not len(stream):
+        raise UserError(f"the {split} split comes to no token with this tokenizer")
     return stream
 
 
 def _encode(folder: Path, corpus: Corpus, tokenizer: Tokenizer, split: str) -> None:
-    texts = corpus.split(split)
-    order = np.arange(len(texts))
-    if split == "validation":
-        order = np.random.Generator(np.random.Philox(seeding.philox_key(0, seeding.ORDER))).permutation(order)
-    kind = np.min_scalar_type(tokenizer.vocab_size - 1)
-    separator = np.array([tokenizer.separator], kind)
-    parts: list[np.ndarray] = []
-    lengths = []
-    for at, index in enumerate(order):
-        ids = tokenizer.encode(texts[int(index)]).astype(kind)
-        last = at == len(order) - 1
-        parts += [ids] if last else [ids, separator]
-        lengths.append(len(ids) + (not last))
-    np.save(folder / "tokens.npy", np.concatenate(parts) if parts else np.zeros(0, kind))
-    np.save(folder / "starts.npy", np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+    dtype = np.uint8 if tokenizer.vocab_size <= 2**8 else np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+    end = [] if tokenizer.separator is None else [tokenizer.separator]
+    starts = [0]
+    with (folder / f"{split}.tokens").open("wb") as tokens, (folder / f"{split}.bytes").open("wb") as counts:
+        write: Callable[[np.ndarray], Any] = (lambda a: counts.write(a)) if split == "validation" else (lambda a: None)
+        for ids, byte_counts in tokenizer.encode_all(corpus.split(split)):
+            tokens.write(np.append(ids, end).astype(dtype).tobytes())
+            write(np.append(byte_counts, [0] * len(end)).astype(np.uint32).tobytes())
+            starts.append(starts[-1] + len(ids) + len(end))
+    np.save(folder / f"{split}.starts.npy", np.array(starts, np.int64))
+    about = {"tokens": starts[-1], "dtype": np.dtype(dtype).name, "separated": bool(end)}
+    (folder / f"{split}.json").write_text(json.dumps(about), encoding="utf-8")

@@ -1,186 +1,242 @@
-"""Tokenizers: bytes, the text's characters, or a `tokenizer.json` read by the `tokenizers` library.
+"""Text to tokens and back: bytes, characters, or a `tokenizer.json` of the `tokenizers` library.
 
-Each can be saved into a run directory and restored from there, so that a run needs nothing outside itself.
+A run directory holds its tokenizer whole (`save`, `restore`), so that it can be evaluated where the corpus is not.
 """
 
 import hashlib
 import json
-import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import tokenizers as library
 from ml_collections import ConfigDict
 
 from configs.errors import UserError
 from data.corpora import Corpus
 
-SEPARATORS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]", "[EOS]", "<|im_end|>")
+DESCRIPTION = "ablax_tokenizer.json"
+HUGGING_FACE = "tokenizer.json"
+# What ends a document, by the names that tokenizers in use give it.
+SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>", "[EOS]", "[SEP]")
+BATCH = 256  # documents encoded at once
+
+Encoded = tuple[np.ndarray, np.ndarray]
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back.
-
-    Attributes:
-        vocab_size: ids are below it.
-        separator: the id that stands between documents.
-    """
+    """Attributes: `vocab_size`, one more than the largest id; `separator`, the id that ends a document, or None."""
 
     vocab_size: int
-    separator: int
+    separator: int | None
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns int32 ids [N]."""
+        """Returns the ids of a text, int32 [n], without special tokens."""
 
-    def decode(self, ids: Any) -> str:
-        """Returns the text of ids; what is no valid text is shown as replacement characters."""
+    def encode_all(self, texts: Iterable[str]) -> Iterator[Encoded]:
+        """Yields each text's ids, int32 [n], and how many of its UTF-8 bytes each stands for, int32 [n]."""
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Returns the text of ids; what is no text becomes the replacement character."""
 
     def describe(self) -> dict[str, Any]:
-        """Returns what identifies it: kind, vocab_size, sha256."""
+        """Returns what identifies the tokenizer: kind, vocab_size, separator, and a hash of its content."""
 
-    def save(self, folder: Path) -> None:
-        """Writes it into a folder that `restore` reads."""
+    def save(self, folder: str | Path) -> None:
+        """Writes all that `restore` needs."""
 
 
 class Bytes:
-    """UTF-8 bytes; documents are separated by byte 0, which text does not hold."""
+    """UTF-8 bytes, 256 tokens. Byte 0 ends documents; in text it is as good as never met."""
 
     vocab_size = 256
-    separator = 0
+    separator: int | None = 0
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns int32 ids [N]."""
+        """Returns the text's bytes, int32 [n]."""
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
 
-    def decode(self, ids: Any) -> str:
-        """Returns the text of ids."""
-        return np.asarray(ids).astype(np.uint8).tobytes().decode(errors="replace")
+    def encode_all(self, texts: Iterable[str]) -> Iterator[Encoded]:
+        """Yields bytes and ones."""
+        for text in texts:
+            ids = self.encode(text)
+            yield ids, np.ones_like(ids)
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Returns the text; invalid UTF-8, and ids above 255, become the replacement character."""
+        # 0xff never occurs in UTF-8.
+        return bytes(int(i) if 0 <= i < 256 else 0xFF for i in ids).decode(errors="replace")
 
     def describe(self) -> dict[str, Any]:
-        """Returns what identifies it."""
-        return {"kind": "byte", "vocab_size": self.vocab_size, "sha256": hashlib.sha256(b"byte").hexdigest()}
+        """Returns the identity."""
+        return {"kind": "byte", "vocab_size": 256, "separator": 0}
 
-    def save(self, folder: Path) -> None:
-        """Writes it into a folder."""
+    def save(self, folder: str | Path) -> None:
+        """Writes the kind."""
         _write(folder, {"kind": "byte"})
 
 
 class Characters:
-    """The sorted characters of a text, as nanoGPT's character-level data sets number them.
+    """One token for each of the text's characters, in sorted order, as in nanoGPT's `shakespeare_char`; no separator."""
 
-    Documents are separated by a newline where the text has one, else by its first character.
-    """
+    separator: int | None = None
 
-    def __init__(self, characters: str) -> None:
-        self.characters = characters
-        self.vocab_size = len(characters)
-        self.separator = max(0, characters.find("\n"))
-        self._ids = np.full(0x110000, -1, np.int32)
-        self._ids[np.frombuffer(characters.encode("utf-32-le"), np.uint32)] = np.arange(len(characters))
+    def __init__(self, characters: Iterable[str]) -> None:
+        self._characters = sorted(set(characters))
+        self._codes = np.array([ord(c) for c in self._characters], np.uint32)
+        self.vocab_size = len(self._characters)
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns int32 ids [N].
+        """Returns ids, int32 [n].
 
         Raises:
-            UserError: the text has a character that this tokenizer does not know.
+            UserError: a character that the vocabulary lacks.
         """
-        points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-        ids = self._ids[points]
-        if ids.size and ids.min() < 0:
-            unknown = chr(points[int(np.argmin(ids))])
-            raise UserError(f"the character {unknown!r} is not among the {self.vocab_size} of this tokenizer")
-        return ids
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        ids = np.minimum(np.searchsorted(self._codes, codes), self.vocab_size - 1)
+        unknown = np.flatnonzero(self._codes[ids] != codes)
+        if unknown.size:
+            raise UserError(
+                f"the character {text[unknown[0]]!r} is not among the char tokenizer's {self.vocab_size}, those of the "
+                "text it was made from"
+            )
+        return ids.astype(np.int32)
 
-    def decode(self, ids: Any) -> str:
-        """Returns the text of ids."""
-        return "".join(self.characters[i] if 0 <= i < self.vocab_size else "\ufffd" for i in np.asarray(ids).tolist())
+    def encode_all(self, texts: Iterable[str]) -> Iterator[Encoded]:
+        """Yields ids and the UTF-8 length of each character."""
+        for text in texts:
+            yield self.encode(text), utf8_lengths(text)
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Returns the text; ids outside the vocabulary become the replacement character."""
+        known = self._characters
+        return "".join(known[i] if 0 <= i < len(known) else "\ufffd" for i in ids)
 
     def describe(self) -> dict[str, Any]:
-        """Returns what identifies it."""
-        digest = hashlib.sha256(self.characters.encode()).hexdigest()
-        return {"kind": "char", "vocab_size": self.vocab_size, "sha256": digest}
+        """Returns the identity."""
+        content = hashlib.sha256("".join(self._characters).encode()).hexdigest()
+        return {"kind": "char", "vocab_size": self.vocab_size, "separator": None, "sha256": content}
 
-    def save(self, folder: Path) -> None:
-        """Writes it into a folder."""
-        _write(folder, {"kind": "char", "characters": self.characters})
+    def save(self, folder: str | Path) -> None:
+        """Writes the characters."""
+        _write(folder, {"kind": "char", "characters": "".join(self._characters)})
 
 
-class File:
-    """A `tokenizer.json`, read by the `tokenizers` library; documents are separated by its end-of-text token."""
+class FromFile:
+    """A `tokenizer.json` as Hugging Face writes it. Special tokens that a text spells out are encoded as plain text."""
 
-    def __init__(self, path: Path) -> None:
-        from tokenizers import Tokenizer as Library
-
-        self.path = path
-        try:
-            self._library = Library.from_file(str(path))
-        except Exception as error:
-            raise UserError(f"data.tokenizer = {str(path)!r}: cannot be read as a tokenizer.json: {error}") from error
-        self.vocab_size = self._library.get_vocab_size()
-        if not self.vocab_size:
-            raise UserError(f"data.tokenizer = {str(path)!r}: has no tokens")
-        known = (self._library.token_to_id(token) for token in SEPARATORS)
-        self.separator = next((token for token in known if token is not None), 0)
+    def __init__(self, content: str) -> None:
+        self._content = content
+        self._tokenizer = library.Tokenizer.from_str(content)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values()) + 1
+        self.separator: int | None = next((vocabulary[name] for name in SEPARATORS if name in vocabulary), None)
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns int32 ids [N]."""
-        return np.asarray(self._library.encode(text, add_special_tokens=False).ids, np.int32)
+        """Returns ids, int32 [n]."""
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
-    def decode(self, ids: Any) -> str:
-        """Returns the text of ids."""
-        return self._library.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
+    def encode_all(self, texts: Iterable[str]) -> Iterator[Encoded]:
+        """Yields ids and byte counts; a character cut over several tokens counts with the first of them."""
+        texts = iter(texts)
+        while batch := list(islice(texts, BATCH)):
+            for text, found in zip(batch, self._tokenizer.encode_batch(batch, add_special_tokens=False), strict=True):
+                ids = np.array(found.ids, np.int32)
+                ends = np.array([end for _, end in found.offsets], np.int64)
+                yield ids, _byte_counts(text, ends)
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Returns the text, special tokens included."""
+        known = [int(i) for i in ids if 0 <= i < self.vocab_size]
+        return self._tokenizer.decode(known, skip_special_tokens=False)
 
     def describe(self) -> dict[str, Any]:
-        """Returns what identifies it."""
-        digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
-        return {"kind": "file", "vocab_size": self.vocab_size, "sha256": digest}
+        """Returns the identity."""
+        content = hashlib.sha256(self._content.encode()).hexdigest()
+        return {"kind": "file", "vocab_size": self.vocab_size, "separator": self.separator, "sha256": content}
 
-    def save(self, folder: Path) -> None:
-        """Writes it into a folder."""
+    def save(self, folder: str | Path) -> None:
+        """Writes the kind, and tokenizer.json as it was."""
         _write(folder, {"kind": "file"})
-        if (folder / "tokenizer.json").absolute() != self.path.absolute():
-            shutil.copyfile(self.path, folder / "tokenizer.json")
+        (Path(folder) / HUGGING_FACE).write_text(self._content, encoding="utf-8", newline="")
 
 
-def _write(folder: Path, values: dict[str, Any]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "kind.json").write_text(json.dumps(values), encoding="utf-8")
-
-
-def load(data: ConfigDict, corpus: Corpus) -> Tokenizer:
-    """Returns the tokenizer that `config.data.tokenizer` names: byte, char (of this corpus), or a file.
+def load(data: ConfigDict, corpus: Corpus | None) -> Tokenizer:
+    """Returns the tokenizer that `config.data.tokenizer` names.
 
     Raises:
-        UserError: no such file, or it cannot be read.
+        UserError: no such file, no valid tokenizer.json, or `char` without a text.
     """
     if data.tokenizer == "byte":
         return Bytes()
     if data.tokenizer == "char":
-        seen: set[str] = set()
-        for split in (corpus.train, corpus.validation):
-            for text in split:
-                seen.update(text)
-        return Characters("".join(sorted(seen)))
-    path = Path(data.tokenizer)
+        if corpus is None:
+            raise UserError("data.tokenizer = 'char': needs a text, and this run reads none")
+        characters: set[str] = set()
+        for texts in (corpus.train, corpus.validation):
+            characters.update(*texts)
+        return Characters(characters)
+    path = Path(data.tokenizer).expanduser()
+    if path.is_dir():
+        path = path / HUGGING_FACE
     if not path.is_file():
-        raise UserError(f"data.tokenizer = {data.tokenizer!r}: must be byte, char or the path of a tokenizer.json")
-    return File(path)
+        raise UserError(
+            f"data.tokenizer = {data.tokenizer!r}: must be byte, char or a tokenizer.json; there is no such file"
+        )
+    return _from_file(path)
 
 
 def restore(folder: str | Path) -> Tokenizer:
-    """Returns the tokenizer saved in a folder.
+    """Returns the tokenizer that `save` wrote into a folder.
 
     Raises:
-        UserError: there is none, or it is damaged.
+        UserError: the folder holds none.
     """
-    path = Path(folder) / "kind.json"
+    path = Path(folder) / DESCRIPTION
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        kind = values["kind"]
-        if kind == "byte":
-            return Bytes()
+        description = json.loads(path.read_text(encoding="utf-8"))
+        kind = description["kind"]
         if kind == "char":
-            return Characters(values["characters"])
+            return Characters(description["characters"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: holds no tokenizer ({type(error).__name__}: {error})") from error
-    return File(Path(folder) / "tokenizer.json")
+    if kind == "byte":
+        return Bytes()
+    if kind == "file":
+        return _from_file(Path(folder) / HUGGING_FACE)
+    raise UserError(f"{path}: unknown kind {kind!r}")
+
+
+def _from_file(path: Path) -> FromFile:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return FromFile(file.read())
+    except Exception as error:  # the library raises plain Exception
+        raise UserError(f"{path}: is not a tokenizer.json ({error})") from error
+
+
+def _write(folder: str | Path, description: dict[str, Any]) -> None:
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    (Path(folder) / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
+
+
+def utf8_lengths(text: str) -> np.ndarray:
+    """Returns how many UTF-8 bytes each character takes, int32 [len(text)]."""
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    return (1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)).astype(np.int32)
+
+
+def _byte_counts(text: str, ends: np.ndarray) -> np.ndarray:
+    """Bytes of each token from the characters where tokens end; together they are the whole text's."""
+    if not ends.size:
+        return np.zeros(0, np.int32)
+    before = np.concatenate([[0], np.cumsum(utf8_lengths(text))])
+    ends = np.maximum.accumulate(ends)
+    # What the tokenizer dropped at the end (a trailing space, say) counts with the last token.
+    ends[-1] = len(text)
+    return np.diff(before[ends], prepend=0).astype(np.int32)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import TextIO, TypeVar
 
 from rich.console import Console
@@ -37,7 +37,7 @@ class Told(Silent):
 
     def track(self, name: str, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
         """Yields `items`, telling how many of `total` are through."""
-        if total is None and hasattr(items, "__len__"):
+        if total is None and isinstance(items, Sized):
             total = len(items)
         if self.console.is_terminal:
             yield from self._bar(name, items, total)

@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 from configs import validate
 
 TRAINED = "trained"  # the run's own setting, unchanged
+STRETCHED = ("rope", "p_rope")  # the schemes a RoPE scaling acts on
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,14 @@ class Variant:
         """The keys that name this variant in a JSON file."""
         named = {"length": self.length, "multiple": self.multiple, "scaling": self.scaling, "factor": self.factor}
         return named if self.reason is None else {**named, "reason": self.reason}
+
+    @property
+    def computed(self) -> tuple[object, ...]:
+        """A key that variants share whose results are the same: a factor of 1 leaves RoPE as it is."""
+        own = self.scaling == TRAINED and self.model is not None
+        kind = self.model.position.rope.scaling.kind if own and self.model is not None else self.scaling
+        plain = self.factor == 1 and kind != "dynamic"
+        return (self.length, "none" if plain else kind, self.factor, self.reason)
 
 
 def variants(config: ConfigDict) -> list[Variant]:
@@ -53,9 +62,9 @@ def own_factor(model: ConfigDict) -> float:
     return float(scaling.factor) if scaling.kind != "none" else 1.0
 
 
-def uses(model: ConfigDict, kind: str) -> bool:
-    """Whether a positional scheme acts in any layer."""
-    return kind in (tuple(model.position.pattern) or (model.position.kind,))
+def kinds(model: ConfigDict) -> list[str]:
+    """Returns the positional schemes that act in some layer."""
+    return list(dict.fromkeys(tuple(model.position.pattern) or (model.position.kind,)))
 
 
 def rows_at(length: int, training_length: int, batch_size: int) -> int:
@@ -67,11 +76,10 @@ def _variant(config: ConfigDict, multiple: float, length: int, scaling: str) -> 
     model = config.model
     factor = own_factor(model) if scaling == TRAINED else _factor(config, length, scaling)
     reason = None
-    if uses(model, "learned") and length > model.position.max_length:
+    if "learned" in kinds(model) and length > model.position.max_length:
         reason = f"the learned table has {model.position.max_length} positions"
-    elif scaling != TRAINED and not uses(model, "rope"):
-        kind = "/".join(dict.fromkeys(model.position.pattern)) or model.position.kind
-        reason = f"a RoPE scaling has nothing to act on: position.kind = {kind}"
+    elif scaling != TRAINED and not set(kinds(model)) & set(STRETCHED):
+        reason = f"a RoPE scaling has nothing to act on: position.kind = {'/'.join(kinds(model))}"
     if reason is None and scaling != TRAINED:
         model, reason = _rescaled(config, scaling, factor)
     return Variant(multiple, length, scaling, factor, None if reason else model, reason)
