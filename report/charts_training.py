@@ -7,6 +7,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from report.comparable import REFUSED, marks
 from report.figures import (
     Figure,
     both_ends,
@@ -66,8 +67,9 @@ def curves(study: Study, key: str, title: str, smooth: bool) -> Figure | None:
     tips = tip(("arm:N", "arm", ""), ("tokens:Q", "tokens", ",.0f"), ("loss:Q", "loss", ".4f"))
     tips += tip(("seeds:Q", "seeds", ""))
     hover = on("means").mark_point(filled=True, fillOpacity=0, opacity=1, size=80).encode(x, y, tooltip=tips)
-    smoothed = " Smoothed over a twentieth of the run." if smooth else ""
-    caption = f"Thick: mean over finished seeds. Thin: each seed.{smoothed} The first tenth may lie above the top."
+    caption = "Thick: mean over finished seeds. Thin: each seed."
+    caption += " Smoothed over a twentieth of the run." if smooth else ""
+    caption += " What lies above the top is cut." if any(series.max() > ends[1] for series in per_run.values()) else ""
     spec = finish(sized(alt.layer(thin, thick, hover)), data)
     return Figure(key.replace("_", "-"), title.capitalize(), caption, spec)
 
@@ -170,7 +172,10 @@ def costs(study: Study) -> list[Figure]:
 def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -> Figure | None:
     by_loss = any(math.isfinite(loss(arm).mean) for arm in study.arms)
     rows: list[dict[str, Any]] = []
+    apart = [name for name, found in marks(study).items() if any(mark.level == REFUSED for mark in found)]
     for arm in study.arms:
+        if arm.name in apart:
+            continue
         quality = loss(arm) if by_loss else pooled(p for p in retrieval_points(arm) if p.key == (1.0, "trained"))
         cost = median(arm, measure)
         if math.isfinite(quality.mean) and math.isfinite(cost):
@@ -201,4 +206,5 @@ def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -
     interval = "95% t-interval over seeds (over tokens where there is one seed)" if by_loss else "Wilson's 95% interval"
     title = f"Quality against {label.split(',')[0]}"
     caption = f"{side.capitalize()}. Bars: {interval}; what reaches beyond the frame is cut."
+    caption += f" Left out, not comparable: {', '.join(apart)}." if apart else ""
     return Figure(f"quality-{key}", title, caption, finish(sized(alt.layer(*layers)), {"rows": rows}))

@@ -104,7 +104,7 @@ def paired_shares(arm: Mapping[int, tuple[float, float]], baseline: Mapping[int,
 
     Seeds that all solve a task have no spread, and a t-interval would then promise a certainty that a finite number of
     examples cannot give. So the interval is the wider, at each end, of the t-interval over seeds and of Newcombe's
-    hybrid score interval over all examples (Newcombe 1998, method 10).
+    hybrid score interval over all examples (Newcombe 1998, method 10), and p the larger of both kinds of test.
     """
     seeds = [seed for seed in sorted(arm) if seed in baseline and arm[seed][1] > 0 and baseline[seed][1] > 0]
     difference = paired(
@@ -113,12 +113,18 @@ def paired_shares(arm: Mapping[int, tuple[float, float]], baseline: Mapping[int,
     )
     if len(seeds) < 2:
         return difference
-    low, high = newcombe(
-        [sum(arm[seed][part] for seed in seeds) for part in (0, 1)],
-        [sum(baseline[seed][part] for seed in seeds) for part in (0, 1)],
-    )
-    p = 1.0 if low <= 0 <= high else difference.p
+    mine = [sum(arm[seed][part] for seed in seeds) for part in (0, 1)]
+    other = [sum(baseline[seed][part] for seed in seeds) for part in (0, 1)]
+    low, high = newcombe(mine, other)
+    p = max(difference.p, _two_shares(mine, other))
     return Difference(difference.mean, min(difference.low, low), max(difference.high, high), p, difference.seeds)
+
+
+def _two_shares(first: Sequence[float], second: Sequence[float]) -> float:
+    """Returns the p-value of the two-sample z-test of equal shares."""
+    share = (first[0] + second[0]) / (first[1] + second[1])
+    error = math.sqrt(share * (1 - share) * (1 / first[1] + 1 / second[1]))
+    return float(2 * stats.norm.sf(abs(first[0] / first[1] - second[0] / second[1]) / error)) if error > 0 else 1.0
 
 
 def newcombe(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:

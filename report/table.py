@@ -88,6 +88,9 @@ def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]
     if _asked(study, "loss"):
         columns += [Column("loss", "val. loss", "nats/token, 95% interval")]
         columns += [Column("difference", f"{formats.DELTA} baseline", "nats, paired by seed")] if compared else []
+    if len(study.arms) > 1:
+        columns += [Column("comparable", "like for like", numeric=False, paper=False)]
+    if _asked(study, "loss"):
         columns += [Column("bits", "bits/byte")]
     if _asked(study, "retrieval"):
         own = ", own scaling" if has_scalings(study) else ""
@@ -105,8 +108,6 @@ def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]
         Column("kernel", "kernel", "attention, as run", numeric=False),
         Column("seeds", "seeds", "done/ failed/ diverged", numeric=False),
     ]
-    if len(study.arms) > 1:
-        columns += [Column("comparable", "like for like", numeric=False, paper=False)]
     return columns
 
 
