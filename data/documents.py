@@ -52,7 +52,7 @@ def stdlib_files() -> list[SourceFile]:
             found.append(_source_file(path, base))
     if len(found) < 100:
         raise UserError(
-            f"this Python has no standard library sources in {base} ({len(found)} files); set data.path to text of your own"
+            f"this Python has no standard library sources in {base} ({len(found)} files); set data.path to a text"
         )
     return sorted(found, key=lambda file: file.name)
 
@@ -71,7 +71,8 @@ def matching_files(pattern: str) -> list[SourceFile]:
             raise UserError(f"data.path = {pattern!r}: is a folder; name its files with a glob, as {pattern}/**/*.txt")
         raise UserError(f"data.path = {pattern!r}: no file matches (seen from {os.getcwd()})")
     base = os.path.dirname(pattern) if literal else _fixed_part(pattern)
-    return sorted((_source_file(Path(p), Path(base)) for p in paths), key=lambda file: file.name)
+    # A pattern with several `**` can match one file more than once.
+    return sorted((_source_file(Path(p), Path(base)) for p in set(paths)), key=lambda file: file.name)
 
 
 def _fixed_part(pattern: str) -> str:
@@ -126,6 +127,8 @@ def _json_lines(file: SourceFile, content: bytes, field: str) -> Iterator[Docume
                 record = json.loads(_decode(line, file.path, start))
             except json.JSONDecodeError as error:
                 raise UserError(f"{where}: is not valid JSON ({error.msg} at column {error.colno})") from error
+            except (ValueError, RecursionError) as error:  # a number of thousands of digits, deep nesting
+                raise UserError(f"{where}: cannot be read as JSON ({error})") from error
             if not isinstance(record, dict):
                 raise UserError(f"{where}: must be a JSON object, is {type(record).__name__}")
             if field not in record:

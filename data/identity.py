@@ -10,11 +10,11 @@ from data.tokenizers import Tokenizer
 
 
 def fingerprint(config: ConfigDict, corpus: Corpus | None, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """Returns what a run read: `fingerprint` (hex, over all the rest), `source`, `files`, `bytes`, `sha256`, `tokenizer`...
+    """Returns what a run read: `fingerprint` (hex, over all the rest), `source`, `files`, `bytes`, `sha256` and more.
 
-    The same on every machine, wherever corpus and cache lie. It covers the documents and their split, the tokenizer, the
-    packing, and the weights and pairs of every stage; not lengths, batch sizes or the seed, which runs may differ in and
-    still have read the same data.
+    The same on every machine, wherever corpus and cache lie. It covers the documents and their split, the tokenizer,
+    the packing, and the weights and pairs of every stage; not lengths, batch sizes or the seed, which runs may differ
+    in and still have read the same data.
     """
     nothing = {"source": "synthetic", "files": 0, "bytes": 0, "sha256": ""}
     text = nothing if corpus is None else corpus.fingerprint

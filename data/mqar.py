@@ -1,14 +1,15 @@
 """Multi-query associative recall (Zoology, 2312.04927), bare: key-value pairs, then every key asked once.
 
-A row holds m pairs `key value key value ...` and then the m keys again in random order, each followed by its value. Keys
-are distinct and from the lower half of the vocabulary, values from the upper half. Only the answers are scored: the weight
-is 1 exactly where the target is one. Rows are fresh at every step; fixed ones are learned by heart.
+A row holds m pairs `key value key value ...` and then the m keys again in random order, each followed by its value.
+Keys are distinct and from the lower half of the vocabulary, values from the upper half. Only the answers are scored:
+the weight is 1 exactly where the target is one. Rows are fresh at every step; fixed ones are learned by heart.
 
 Rows shorter than the length are padded at the end. The padding comes after everything that is scored and attention is
 causal, so it changes nothing and needs no segment ids: the batch stays on the fast path.
 
-Training and evaluation never meet, neither in their random numbers (other keys of a counter-based generator) nor in their
-rows: an order-free hash of a row's pairs sends one in eight of all possible rows to evaluation and the rest to training.
+Training and evaluation never meet, neither in their random numbers (other keys of a counter-based generator) nor in
+their rows: an order-free hash of a row's pairs sends one in eight of all possible rows to evaluation and the rest to
+training.
 """
 
 from collections.abc import Iterator
@@ -67,15 +68,17 @@ def evaluation_rows(
     """Returns held-out rows, with exactly `pairs` pairs each (`fixed`) or 1 .. pairs as in training.
 
     Returns:
-        tokens, targets, weights as `rows` does, and `depths` float32 [count, length]: where the answered pair stands among
-        the row's pairs, its index / m in [0, 1); NaN where nothing is scored.
+        tokens, targets, weights as `rows` does, and `depths` float32 [count, length]: where the answered pair stands
+        among the row's pairs, its index / m in [0, 1); NaN where nothing is scored.
 
     Raises:
         UserError: the length or the vocabulary does not hold so many pairs.
     """
     if 4 * pairs > length + 1 or pairs > vocab_size // 2:
-        raise UserError(f"{pairs} key-value pairs need a length of {4 * pairs - 1} and a vocabulary of {2 * pairs}; there "
-                        f"are {length} and {vocab_size}")  # fmt: skip
+        raise UserError(
+            f"{pairs} key-value pairs need a length of {4 * pairs - 1} and a vocabulary of {2 * pairs}; there are "
+            f"{length} and {vocab_size}"
+        )
     key = seeding.philox_key(seed, seeding.MQAR_EVAL, length, pairs)
     batch, depths = _lay_out(*_draw(key, index, count, pairs, vocab_size, fixed, held_out=True), length, vocab_size)
     return {**batch, "depths": depths}
@@ -84,8 +87,8 @@ def evaluation_rows(
 def evaluation(config: ConfigDict, *, length: int, batch_size: int, rows: int) -> Iterator[Batch]:
     """Yields `rows` held-out rows in batches, for the validation loss of a run on key-value recall.
 
-    The number of pairs is drawn as in training, with the most pairs growing with the length. The last batch is filled up
-    with rows of weight 0. Rows do not depend on the batch size.
+    The number of pairs is drawn as in training, with the most pairs growing with the length. The last batch is filled
+    up with rows of weight 0. Rows do not depend on the batch size.
     """
     data = config.data
     pairs = max(
@@ -118,8 +121,8 @@ def _draw(key: np.ndarray, first: int, count: int, pairs: int, vocab_size: int, 
             old[low:high][wrong[low:high]] = new[wrong[low:high]]
         wrong = wrong & (_held_out(*drawn[:3], vocab_size) != held_out)
     raise UserError(
-        f"data.mqar.vocab_size = {vocab_size} with {pairs} pairs allows too few different rows to hold some of them out; "
-        "use a larger vocabulary"
+        f"data.mqar.vocab_size = {vocab_size} with {pairs} pairs allows too few different rows to hold some of them "
+        "out; use a larger vocabulary"
     )
 
 

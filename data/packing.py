@@ -3,9 +3,9 @@
 A batch is a dict of arrays [rows, length]: `tokens` and `targets` int32, `weights` float32 (0: not scored), and with
 packed documents `positions` int32 (from 0 in each piece) and `segments` int32 (0: padding, else the piece's number).
 
-Rows are numbered, and row i is a function of (seed, stage, i) alone: no state runs along, so that a run resumes at any row
-and any worker makes the same one. That is why Grain's own packing iterators, whose state is the documents read so far, are
-not used; Grain shuffles the rows here and prefetches in `pipeline`.
+Rows are numbered, and row i is a function of (seed, stage, i) alone: no state runs along, so that a run resumes at any
+row and any worker makes the same one. That is why Grain's own packing iterators, whose state is the documents read so
+far, are not used; Grain shuffles the rows here and prefetches in `pipeline`.
 """
 
 from functools import lru_cache
@@ -53,8 +53,8 @@ class Contiguous:
     def __init__(self, stream: TokenStream, length: int, seed: int, stage: int) -> None:
         if len(stream) < length + 1:
             raise UserError(
-                f"the {stream.split} split has {len(stream)} tokens, fewer than one row of data.length + 1 = {length + 1}; "
-                "give more text or a shorter length"
+                f"the {stream.split} split has {len(stream)} tokens, fewer than one row of data.length + 1 = "
+                f"{length + 1}; give more text or a shorter length"
             )
         self._stream, self._length, self._seed, self._stage = stream, length, seed, stage
         self._order = _Shuffled(len(stream) // length, seed, stage)
@@ -79,8 +79,9 @@ def _phase(seed: int, stage: int, epoch: int, tokens: int) -> int:
 class Segments:
     """Whole documents packed into rows; those longer than a row are cut, each piece starting again at position 0.
 
-    A document of n tokens takes n - 1 places: the label of its last token would be the next document's first, so no label
-    crosses. Its tokens after the first are each a target once in an epoch. The separator is a document's last token.
+    A document of n tokens takes n - 1 places: the label of its last token would be the next document's first, so no
+    label crosses. Its tokens after the first are each a target once in an epoch. The separator is a document's last
+    token.
     """
 
     def __init__(self, stream: TokenStream, length: int, seed: int, stage: int) -> None:

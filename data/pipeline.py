@@ -1,7 +1,7 @@
 """Batches for training: sources mixed by weight, stages of a curriculum, prefetch through Grain, an exact state.
 
-Batch n is a function of (config, seed, n) alone. Workers therefore change nothing but speed, and the state of a stream is
-the number of batches taken.
+Batch n is a function of (config, seed, n) alone. Workers therefore change nothing but speed, and the state of a stream
+is the number of batches taken.
 """
 
 import sys
@@ -36,7 +36,7 @@ class Stage:
 
 
 def stages(config: ConfigDict) -> list[Stage]:
-    """Returns the stages of `data.curriculum`, with the main setting's values where they give none, and then the main."""
+    """Returns the stages of `data.curriculum`, with the main setting's values where they give none; then the main."""
     data = config.data
     found = []
     for given in (*data.curriculum, {"steps": None}):
@@ -130,8 +130,8 @@ class Batches:
 class TrainStream:
     """The training batches in their order, without end.
 
-    A batch is a dict of arrays [B, T]: tokens, targets int32, weights float32, and with packing = segments also positions
-    and segments int32. Text in contiguous packing and key-value rows need neither.
+    A batch is a dict of arrays [B, T]: tokens, targets int32, weights float32, and with packing = segments also
+    positions and segments int32. Text in contiguous packing and key-value rows need neither.
 
     Args:
         config: resolved.

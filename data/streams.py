@@ -1,7 +1,6 @@
 """Each split of a corpus as one array of tokens, encoded once and memory-mapped from the cache."""
 
 import json
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -77,10 +76,10 @@ def _encode(folder: Path, corpus: Corpus, tokenizer: Tokenizer, split: str) -> N
     end = [] if tokenizer.separator is None else [tokenizer.separator]
     starts = [0]
     with (folder / f"{split}.tokens").open("wb") as tokens, (folder / f"{split}.bytes").open("wb") as counts:
-        write: Callable[[np.ndarray], Any] = (lambda a: counts.write(a)) if split == "validation" else (lambda a: None)
         for ids, byte_counts in tokenizer.encode_all(corpus.split(split)):
             tokens.write(np.append(ids, end).astype(dtype).tobytes())
-            write(np.append(byte_counts, [0] * len(end)).astype(np.uint32).tobytes())
+            if split == "validation":
+                counts.write(np.append(byte_counts, [0] * len(end)).astype(np.uint32).tobytes())
             starts.append(starts[-1] + len(ids) + len(end))
     np.save(folder / f"{split}.starts.npy", np.array(starts, np.int64))
     about = {"tokens": starts[-1], "dtype": np.dtype(dtype).name, "separated": bool(end)}

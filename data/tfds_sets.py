@@ -113,8 +113,8 @@ class Found:
             records = self.builder.as_data_source(split)
         except (NotImplementedError, ValueError) as error:
             raise UserError(
-                f"data.tfds.name = {self.label!r}: its files are {self.builder.info.file_format.value}; prepare it with "
-                "file_format='array_record'"
+                f"data.tfds.name = {self.label!r}: its files are {self.builder.info.file_format.value}; prepare it "
+                "with file_format='array_record'"
             ) from error
         return Texts(records, self.field, f"{self.label}, split {split}")
 

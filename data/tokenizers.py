@@ -79,7 +79,7 @@ class Bytes:
 
 
 class Characters:
-    """One token for each of the text's characters, in sorted order, as in nanoGPT's `shakespeare_char`; no separator."""
+    """One token for each of the text's characters, sorted, as in nanoGPT's `shakespeare_char`; no separator."""
 
     separator: int | None = None
 
@@ -179,7 +179,8 @@ def load(data: ConfigDict, corpus: Corpus | None) -> Tokenizer:
             raise UserError("data.tokenizer = 'char': needs a text, and this run reads none")
         characters: set[str] = set()
         for texts in (corpus.train, corpus.validation):
-            characters.update(*texts)
+            for text in texts:
+                characters.update(text)
         return Characters(characters)
     path = Path(data.tokenizer).expanduser()
     if path.is_dir():

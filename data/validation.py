@@ -13,11 +13,11 @@ class Validation:
     """Rows of `length` tokens over the whole split, iterable any number of times.
 
     With contiguous packing the documents, joined by the separator, are one text whose every token after the first is a
-    target once, in rows without overlap; with segments every token after the first of each document is. A last short row
-    and the last batch are filled up with weight 0 (and segment 0). A split shorter than a row is one short row.
+    target once, in rows without overlap; with segments every token after the first of each document is. A last short
+    row and the last batch are filled up with weight 0 (and segment 0). A split shorter than a row is one short row.
 
-    `max_tokens` above 0 takes only so many rows that they hold at least as many tokens where the split has them: spread
-    evenly from its beginning to its end, so that they do not all come from the first documents.
+    `max_tokens` above 0 takes only as many rows as have that many places, spread evenly from the split's beginning to
+    its end, so that they do not all come from the first documents.
 
     Attributes:
         length: T.
@@ -43,9 +43,11 @@ class Validation:
         kept = total if not max_tokens else min(total, -(-max_tokens // length))
         self._chosen = np.arange(kept) * total // kept
         self.rows = kept
-        places = [self._targets(int(row)) for row in self._chosen]
-        self.tokens = sum(len(p) for p in places)
-        self.bytes = sum(int(stream.byte_counts[p].sum(dtype=np.int64)) for p in places)
+        self.tokens = self.bytes = 0
+        for row in self._chosen:
+            places = self._targets(int(row))
+            self.tokens += len(places)
+            self.bytes += int(stream.byte_counts[places].sum(dtype=np.int64))
 
     def _targets(self, row: int) -> np.ndarray:
         """The places in the stream of the tokens that a row scores."""
