@@ -1,6 +1,5 @@
 """Teacher-forced scores of a model: the loss and the argmax at every token, with memory bounded in the vocabulary."""
 
-import dataclasses
 import functools
 import json
 from collections.abc import Mapping
@@ -14,10 +13,8 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from configs import validate
-from eval.variants import STRETCHED, kinds
-from models import Transformer
-from models.positions import build, with_scaling
-from models.positions.rope import Rope
+from models import Transformer, decode
+from models.positions import stretched
 from training.loss import token_losses
 
 LOGITS = 2**24  # logits held at once (64 MB in float32); longer batches are scored in pieces along the row
@@ -49,47 +46,9 @@ def _in_pieces(model: Transformer, hidden_BTD: Array, targets_BT: Array, size: i
     return tuple(x.swapaxes(0, 1).reshape(batch, -1)[:, :length] for x in (losses, predictions))  # type: ignore[return-value]
 
 
-@dataclasses.dataclass(frozen=True)
-class Given:
-    """A RoPE scaling whose numbers are arguments of the program, so that one program serves every scaling."""
-
-    inv_freq: Array  # [r/2]
-    factor: Array  # scalar
-    kind: str = "given"
-    uses_lengths: bool = False
-
-    def frequencies(self, theta: float, r: int, lengths: Array | None = None) -> tuple[Array, Array]:
-        """Returns the inverse frequencies and the factor on cos and sin."""
-        return self.inv_freq, self.factor
-
-
-Frequencies = dict[str, tuple[np.ndarray, np.float32]]  # scheme -> (inverse frequencies [r/2], factor on cos and sin)
-
-
-def shared(model_config: ConfigDict, length: int | None) -> tuple[ConfigDict, Frequencies]:
-    """Returns a config that the model has in common with its other RoPE scalings, and what this one's numbers are.
-
-    One program then serves all scalings of a length: compiling takes far longer than scoring a small model does.
-
-    Args:
-      model_config: resolved config.model.
-      length: of every row, where rows hold one sequence each; None: rows hold several, and a scaling that depends on
-        the sequence's length keeps its own program.
-    """
-    schemes = {kind: build(model_config, kind) for kind in kinds(model_config) if kind in STRETCHED}
-    if not schemes or (length is None and any(scheme.uses_lengths for scheme in schemes.values())):
-        return model_config, {}
-    found = {}
-    for kind, scheme in schemes.items():
-        assert isinstance(scheme, Rope)
-        inv_freq, factor = scheme.scaling.frequencies(scheme.theta, scheme.rotary_dim, jnp.full((1, 1), length or 0))
-        found[kind] = np.asarray(inv_freq, np.float32).reshape(-1), np.float32(factor)
-    return with_scaling(model_config, "none", original_length=1), found
-
-
 def function_key(model_config: ConfigDict, length: int) -> tuple[Any, ...]:
     """Returns a key that is equal where two models compute the same function of rows of `length`."""
-    config, frequencies = shared(model_config, length)
+    config, frequencies = stretched.share(model_config, length)
     numbers = [(kind, inv_freq.tobytes(), factor.tobytes()) for kind, (inv_freq, factor) in frequencies.items()]
     return (length, json.dumps(validate.to_dict(config), sort_keys=True), *numbers)
 
@@ -97,8 +56,7 @@ def function_key(model_config: ConfigDict, length: int) -> tuple[Any, ...]:
 @functools.partial(jax.jit, static_argnames=("graph", "vocab_size"))
 def _score(graph: Any, params: Any, batch: dict[str, Array], vocab_size: int, frequencies: Any) -> tuple[Array, Array]:
     model = nnx.merge(graph, params)
-    for kind, numbers in frequencies.items():
-        model.schemes[kind] = dataclasses.replace(model.schemes[kind], scaling=Given(*numbers))
+    stretched.apply(model, frequencies)
     hidden_BTD = model.hidden(batch["tokens"], batch.get("positions"), batch.get("segments"))
     rows, length = batch["targets"].shape
     size = max(1, LOGITS // (rows * vocab_size))
@@ -120,6 +78,24 @@ def score(model_config: ConfigDict, params: Any, batch: Mapping[str, np.ndarray]
     """
     wanted = {name: batch[name] for name in ("tokens", "targets", "positions", "segments") if name in batch}
     length = None if "segments" in wanted else wanted["tokens"].shape[1]
-    config, frequencies = shared(model_config, length)
+    config, frequencies = stretched.share(model_config, length)
     found = _score(graphdef(config), params, wanted, model_config.vocab_size, frequencies)
     return np.asarray(found[0]), np.asarray(found[1])
+
+
+def answer(model_config: ConfigDict, params: Any, prompts_BT: np.ndarray, *, max_new: int, mask_BT: Any) -> np.ndarray:
+    """Returns int32 [B, max_new], the greedy continuation of each prompt through the KV cache.
+
+    Args:
+      model_config: resolved config.model.
+      params: parameters of that model.
+      prompts_BT: int32.
+      max_new: tokens to generate.
+      mask_BT: 1 for a token, 0 for padding on the left; None: no padding.
+    """
+    # While the answer grows the length does, so a scaling that reads it keeps its own program.
+    config, frequencies = stretched.share(model_config, None)
+    found = decode.generate(
+        graphdef(config), params, prompts_BT, max_new=max_new, mask_BT=mask_BT, frequencies=frequencies
+    )
+    return np.asarray(found)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from ml_collections import ConfigDict
 
 from configs import validate
+from models.positions import stretched
 
 TRAINED = "trained"  # the run's own setting, unchanged
-STRETCHED = ("rope", "p_rope")  # the schemes a RoPE scaling acts on
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _variant(config: ConfigDict, multiple: float, length: int, scaling: str) -> 
     reason = None
     if "learned" in kinds(model) and length > model.position.max_length:
         reason = f"the learned table has {model.position.max_length} positions"
-    elif scaling != TRAINED and not set(kinds(model)) & set(STRETCHED):
+    elif scaling != TRAINED and not set(kinds(model)) & set(stretched.KINDS):
         reason = f"a RoPE scaling has nothing to act on: position.kind = {'/'.join(kinds(model))}"
     if reason is None and scaling != TRAINED:
         model, reason = _rescaled(config, scaling, factor)

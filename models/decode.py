@@ -11,6 +11,7 @@ from jax import Array
 
 from configs.errors import UserError
 from models.kv_cache import KVCache
+from models.positions import stretched
 from models.transformer import Transformer
 
 
@@ -70,6 +71,7 @@ def generate(
     mask_BT: Array | np.ndarray | None = None,
     temperature: float = 0.0,
     key: Array | None = None,
+    frequencies: stretched.Frequencies | None = None,
 ) -> Array:
     """Returns int32 [B, max_new], the continuation of each prompt through the KV cache.
 
@@ -81,6 +83,7 @@ def generate(
         mask_BT: 1 for a token, 0 for padding, which stands on the left: 0 0 1 1 1 puts the tokens at places 0 1 2.
         temperature: 0: the likeliest token; else logits are divided by it and a token is drawn.
         key: for drawing.
+        frequencies: of a RoPE scaling, in place of the model's own (`positions.stretched`).
 
     Raises:
         UserError: an empty prompt, padding that is not on the left, a negative max_new or temperature, drawing without
@@ -94,9 +97,8 @@ def generate(
     if mask is not None and mask.all():
         mask = None
     heat = jnp.float32(temperature) if temperature else None
-    return _generate(
-        graphdef, max_new, params, tokens, None if mask is None else jnp.asarray(mask, jnp.int32), heat, key
-    )
+    padding = None if mask is None else jnp.asarray(mask, jnp.int32)
+    return _generate(graphdef, max_new, params, tokens, padding, heat, key, frequencies or {})
 
 
 def _check(
@@ -135,9 +137,17 @@ def _capacities(length: int, max_new: int) -> list[int]:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _generate(
-    graphdef: Any, max_new: int, params: Any, tokens: Array, mask: Array | None, heat: Array | None, key: Array | None
+    graphdef: Any,
+    max_new: int,
+    params: Any,
+    tokens: Array,
+    mask: Array | None,
+    heat: Array | None,
+    key: Array | None,
+    frequencies: stretched.Frequencies,
 ) -> Array:
     model = nnx.merge(graphdef, _narrowed(params, graphdef))
+    stretched.apply(model, frequencies)
     layers = model.layers()
     rows, length = tokens.shape
     positions = None if mask is None else jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)

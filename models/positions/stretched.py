@@ -1,0 +1,63 @@
+"""RoPE scalings as arguments of a compiled program, so that one program serves every scaling of a model.
+
+A scaling only sets r/2 inverse frequencies and a factor. As constants they would make another program of each scaling,
+and compiling a small model takes far longer than running it.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from ml_collections import ConfigDict
+
+from models.positions import rope_scaling
+
+KINDS = ("rope", "p_rope")  # the schemes a RoPE scaling acts on
+
+# scheme -> (inverse frequencies float32 [r/2], factor on cos and sin float32 [])
+Frequencies = dict[str, tuple[np.ndarray, np.float32]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """A scaling whose numbers are given as arrays; they do not depend on the length."""
+
+    inv_freq: Array  # [r/2]
+    factor: Array  # []
+    kind: str = "given"
+    uses_lengths: bool = False
+
+    def frequencies(self, theta: float, r: int, lengths: Array | None = None) -> tuple[Array, Array]:
+        """Returns the inverse frequencies and the factor."""
+        return self.inv_freq, self.factor
+
+
+def share(config: ConfigDict, length: int | None) -> tuple[ConfigDict, Frequencies]:
+    """Returns the config that a model has in common with its other RoPE scalings, and this one's numbers.
+
+    Args:
+        config: a resolved config.model.
+        length: of every sequence, one sequence a row; None: sequences of other lengths come too, and a scaling that
+            reads the length stays as it is, with no numbers.
+    """
+    from models.positions import build
+
+    kinds = dict.fromkeys(tuple(config.position.pattern) or (config.position.kind,))
+    schemes: dict[str, Any] = {kind: build(config, kind) for kind in kinds if kind in KINDS}
+    if not schemes or (length is None and any(scheme.uses_lengths for scheme in schemes.values())):
+        return config, {}
+    found = {}
+    for kind, scheme in schemes.items():
+        lengths = jnp.full((1, 1), length or 0)
+        inv_freq, factor = scheme.scaling.frequencies(scheme.theta, scheme.rotary_dim, lengths)
+        found[kind] = np.asarray(inv_freq, np.float32).reshape(-1), np.float32(factor)
+    return rope_scaling.with_scaling(config, "none", original_length=1), found
+
+
+def apply(model: Any, frequencies: Frequencies) -> None:
+    """Gives a Transformer the numbers that `share` found, in place; for a model merged inside a traced function."""
+    for kind, (inv_freq, factor) in frequencies.items():
+        given = Given(jnp.asarray(inv_freq), jnp.asarray(factor))
+        model.schemes[kind] = dataclasses.replace(model.schemes[kind], scaling=given)
