@@ -108,15 +108,18 @@ _Drawn = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def _draw(key: np.ndarray, first: int, count: int, pairs: int, vocab_size: int, fixed: bool, held_out: bool) -> _Drawn:
-    """Draws each row again until it is of the kind wanted, held out or not; a row does not depend on its neighbours."""
-    drawn = _attempt(key, first, count, pairs, vocab_size, fixed, 0)
+    """Draws each row again until it is of the kind wanted, held out or not; a row does not depend on its neighbours.
+
+    A row keeps its m, which so stays uniform.
+    """
+    drawn = _attempt(key, first, pairs, vocab_size, np.full(count, pairs if fixed else 0), 0)
     wrong = _held_out(*drawn[:3], vocab_size) != held_out
     for attempt in range(1, ATTEMPTS):
         if not wrong.any():
             return drawn
         # From the first wrong row to the last: a few are drawn in vain, which costs less than one generator for each.
         low, high = int(np.argmax(wrong)), len(wrong) - int(np.argmax(wrong[::-1]))
-        again = _attempt(key, first + low, high - low, pairs, vocab_size, fixed, attempt)
+        again = _attempt(key, first + low, pairs, vocab_size, drawn[0][low:high], attempt)
         for old, new in zip(drawn, again, strict=True):
             old[low:high][wrong[low:high]] = new[wrong[low:high]]
         wrong = wrong & (_held_out(*drawn[:3], vocab_size) != held_out)
@@ -126,10 +129,11 @@ def _draw(key: np.ndarray, first: int, count: int, pairs: int, vocab_size: int, 
     )
 
 
-def _attempt(key: np.ndarray, first: int, count: int, pairs: int, vocab_size: int, fixed: bool, attempt: int) -> _Drawn:
+def _attempt(key: np.ndarray, first: int, pairs: int, vocab_size: int, m: np.ndarray, attempt: int) -> _Drawn:
+    """Draws len(m) rows with m pairs each; where m is 0 it is drawn too."""
     half = vocab_size // 2
-    words = seeding.random_words(key, first, count, 1 + half + 2 * pairs, attempt)
-    m = np.full(count, pairs) if fixed else 1 + (words[:, 0] % np.uint64(pairs)).astype(np.int64)
+    words = seeding.random_words(key, first, len(m), 1 + half + 2 * pairs, attempt)
+    m = np.where(m > 0, m, 1 + (words[:, 0] % np.uint64(pairs)).astype(np.int64))
     keys = _smallest(words[:, 1 : 1 + half], pairs)
     values = (words[:, 1 + half : 1 + half + pairs] % np.uint64(half)).astype(np.int64) + half
     ranks = words[:, 1 + half + pairs : 1 + half + 2 * pairs].copy()
