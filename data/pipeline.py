@@ -12,6 +12,7 @@ from typing import Any
 
 import grain
 import numpy as np
+from absl import flags
 from ml_collections import ConfigDict
 
 from data import mqar
@@ -163,12 +164,15 @@ class TrainStream:
             self._iterator = iter(self._dataset())
         batch = next(self._iterator)
         self._taken += 1
-        return batch
+        # Arrays from worker processes lie in shared memory, which would outlive its manager at the program's end.
+        return {name: np.array(values) for name, values in batch.items()} if self._workers else batch
 
     def _dataset(self) -> Any:
         """From the next batch on; threads or processes may run ahead, which the state does not notice."""
         ahead = grain.MapDataset.source(self._batches)[self._taken :]
         if self._workers:
+            if not flags.FLAGS.is_parsed():
+                flags.FLAGS.mark_as_parsed()  # Grain's processes read flags of its own, which the commands do not parse
             each = max(1, -(-self._prefetch // self._workers))
             options = grain.MultiprocessingOptions(num_workers=self._workers, per_worker_buffer_size=each)
             return ahead.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)).mp_prefetch(options)
