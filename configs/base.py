@@ -163,7 +163,7 @@ def _eval() -> ConfigDict:
     evaluation.batch_size = 16  # rows at 1x; fewer at longer lengths, so that the tokens a batch stay equal
     evaluation.multiples = (1, 2, 4)  # lengths evaluated, in multiples of data.length
     evaluation.scalings = ()  # RoPE scalings applied at evaluation only, beside the run's own, e.g. ("linear", "yarn")
-    evaluation.scaling_factor = 0.0  # their factor; 0: the multiple itself, at each length
+    evaluation.scaling_factor = 0.0  # their factor; 0: each length over scaling.original_length
     evaluation.bootstrap = 1000  # resamples of an interval
     evaluation.retrieval = ConfigDict()
     evaluation.retrieval.task = "auto"  # mqar, passkey, or auto (mqar where the run trains on it)

@@ -1,21 +1,35 @@
 """Loss on held-out data: over the whole split, by position, and at longer lengths under each RoPE scaling."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
 from data import pipeline
+from data.validation import Validation
 from eval import recall, scoring, stats
 from eval.progress import Silent
 from eval.tally import Tally, bits_per_byte, scale_interval
 from eval.variants import Variant, at_training_length, rows_at, variants
 from training.run import Run, open_data
 
-Batches = Iterable[Mapping[str, np.ndarray]]
-# (length, rows a batch, most tokens or 0 for all) -> (batches, how many there are, bytes of text they score or None).
-Source = Callable[[int, int, int], tuple[Batches, int, int | None]]
+Batches = Iterable[Mapping[str, np.ndarray]]  # tokens, targets, weights; maybe positions, segments, each [B, T]
 RECALL_ROWS = 512  # at the training length; fewer at longer ones, so that about as many answers are scored
+
+
+class Source(Protocol):
+    """Held-out data in rows of any length."""
+
+    name: str
+
+    def whole(self) -> tuple[Batches, int, int | None]:
+        """Returns (batches at the training length, how many, bytes of text they score or None)."""
+
+    def at(self, length: int) -> tuple[Batches, int]:
+        """Returns (batches in rows of `length`, how many): the same tokens at every length, where there are some."""
+
+    def reason(self, length: int) -> str | None:
+        """Returns why there are no rows of `length`, or None."""
 
 
 def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
@@ -24,18 +38,18 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     `loss` is in nats a token over every token of the validation split at the training length; `bits_per_byte` is the
     same information over the text's bytes, so that tokenizers can be compared. Intervals are 95% block-bootstrap
     intervals over consecutive rows: they tell how far the loss would move on other text of the kind, not on another
-    seed. `by_length` scores `settings.tokens` tokens of the split at every length, each in rows of that length.
+    seed. `by_length` scores the same tokens (about `settings.tokens` of them) at every length, in rows of that length.
 
     A run that reads no text is scored on the answers of fresh key-value rows ("source": "mqar").
     """
     corpus = open_data(run.config)
-    source = _recall(run) if corpus is None else _text(run, corpus)
-    tally, size = _tallied(run, at_training_length(run.config), source, 0, progress, "loss")
-    resamples = run.config.eval.bootstrap
-    interval = tally.interval(resamples)
+    source: Source = Recall(run) if corpus is None else Text(run, corpus)
+    batches, count, size = source.whole()
+    tally = _tallied(run, at_training_length(run.config), progress.track("loss", batches, count))
+    interval = tally.interval(run.config.eval.bootstrap)
     scale = None if not size or tally.loss is None else bits_per_byte(1.0, tally.tokens, size)
     return {
-        "source": "mqar" if corpus is None else "text",
+        "source": source.name,
         "loss": tally.loss,
         "loss_interval": interval,
         "bits_per_byte": None if scale is None or tally.loss is None else tally.loss * scale,
@@ -51,44 +65,103 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
 def _by_length(run: Run, source: Source, progress: Silent) -> Iterator[dict[str, Any]]:
     known: dict[Any, dict[str, Any]] = {}
     for variant in variants(run.config):
-        if variant.model is None:
-            yield {**variant.entry, "loss": None, "interval": None, "tokens": 0, "by_position": None}
+        reason = variant.reason or source.reason(variant.length)
+        if variant.model is None or reason:
+            nothing = {"loss": None, "interval": None, "tokens": 0, "by_position": None}
+            yield {**variant.entry, "reason": reason, **nothing}
             continue
-        if variant.computed not in known:
+        key = scoring.function_key(variant.model, variant.length)
+        if key not in known:
             name = f"loss at {variant.length} ({variant.scaling})"
-            tally, _ = _tallied(run, variant, source, run.config.eval.tokens, progress, name)
-            found: dict[str, Any] = {"loss": tally.loss, "interval": tally.interval(run.config.eval.bootstrap)}
-            found |= {"tokens": round(tally.tokens), "by_position": tally.by_position()}
-            known[variant.computed] = found
-        yield {**variant.entry, **known[variant.computed]}
+            tally = _tallied(run, variant, progress.track(name, *source.at(variant.length)))
+            known[key] = {
+                "loss": tally.loss,
+                "interval": tally.interval(run.config.eval.bootstrap),
+                "tokens": round(tally.tokens),
+                "by_position": tally.by_position(),
+            }
+        yield {**variant.entry, **known[key]}
 
 
-def _tallied(
-    run: Run, variant: Variant, source: Source, most: int, progress: Silent, name: str
-) -> tuple[Tally, int | None]:
-    """Returns the losses of one variant, and the bytes of text that they stand for."""
-    rows = rows_at(variant.length, run.config.data.length, run.config.eval.batch_size)
-    batches, count, size = source(variant.length, rows, most)
+def _tallied(run: Run, variant: Variant, batches: Batches) -> Tally:
     tally = Tally(variant.length)
-    for batch in progress.track(name, batches, count):
+    for batch in batches:
         losses, _ = scoring.score(variant.model, run.params, batch)
         tally.add(losses, batch["weights"], batch.get("positions"))
-    return tally, size
+    return tally
 
 
-def _text(run: Run, corpus: Any) -> Source:
-    def source(length: int, rows: int, most: int) -> tuple[Batches, int, int | None]:
-        found = pipeline.validation(run.config, run.tokenizer, corpus, length=length, batch_size=rows, max_tokens=most)
+class Text:
+    """The validation split.
+
+    For the lengths, rows of the longest one are taken from all over the split and cut into shorter ones: whatever the
+    length, the same tokens are scored, only with less or more before them.
+    """
+
+    name = "text"
+
+    def __init__(self, run: Run, corpus: Any) -> None:
+        self.run, self.corpus = run, corpus
+        self.available = self._open(run.config.data.length, 0).tokens
+        lengths = [variant.length for variant in variants(run.config)]
+        self.longest = max([length for length in lengths if length <= self.available], default=run.config.data.length)
+
+    def _open(self, length: int, most: int) -> Validation:
+        config = self.run.config
+        rows = rows_at(length, config.data.length, config.eval.batch_size)
+        return pipeline.validation(
+            config, self.run.tokenizer, self.corpus, length=length, batch_size=rows, max_tokens=most
+        )
+
+    def whole(self) -> tuple[Batches, int, int | None]:
+        """See `Source`."""
+        found = self._open(self.run.config.data.length, 0)
         return found, len(found), found.bytes
 
-    return source
+    def at(self, length: int) -> tuple[Batches, int]:
+        """See `Source`."""
+        found = self._open(self.longest, self.run.config.eval.tokens)
+        return (cut(batch, length) for batch in found), len(found)
+
+    def reason(self, length: int) -> str | None:
+        """See `Source`."""
+        return None if length <= self.longest else f"the validation split has {self.available} tokens"
 
 
-def _recall(run: Run) -> Source:
-    def source(length: int, rows: int, most: int) -> tuple[Batches, int, int | None]:
-        total = max(16, RECALL_ROWS * run.config.data.length // length)
-        firsts = range(0, total, rows)
-        batches = (recall.rows(run.config, first, min(rows, total - first), length).batch() for first in firsts)
-        return batches, len(firsts), None
+def cut(batch: Mapping[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
+    """Returns a batch [B, T] in rows of `length`, [B * ceil(T / length), length], the last of each old row padded.
 
-    return source
+    A document that is cut begins anew at position 0.
+    """
+    rows, old = batch["tokens"].shape
+    pieces = -(-old // length)
+    padding = ((0, 0), (0, pieces * length - old))
+    found = {name: np.pad(x, padding).reshape(rows * pieces, length) for name, x in batch.items()}
+    if "segments" in found and "positions" in found:
+        begun = (found["segments"] == found["segments"][:, :1]) & (found["segments"] > 0)
+        found["positions"] = found["positions"] - np.where(begun, found["positions"][:, :1], 0)
+    return found
+
+
+class Recall:
+    """Fresh rows of key-value recall; only answers are scored."""
+
+    name = "mqar"
+
+    def __init__(self, run: Run) -> None:
+        self.config = run.config
+
+    def whole(self) -> tuple[Batches, int, int | None]:
+        """See `Source`."""
+        return *self.at(self.config.data.length), None
+
+    def at(self, length: int) -> tuple[Batches, int]:
+        """See `Source`; answers to questions in each row's second half."""
+        rows = rows_at(length, self.config.data.length, self.config.eval.batch_size)
+        number = -(-max(16, RECALL_ROWS * self.config.data.length // length) // rows)
+        batches = (recall.rows(self.config, index * rows, rows, length).batch() for index in range(number))
+        return batches, number
+
+    def reason(self, length: int) -> str | None:
+        """See `Source`."""
+        return recall.reason(self.config, length)

@@ -1,5 +1,6 @@
 """The three programs whose cost is asked for, at the shapes an evaluation is set to: train step, prefill, decode."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,10 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from configs import validate
+from configs.errors import UserError
+from eval.variants import kinds
 from models import decode
+from models.kernels import KERNELS
 from models.kv_cache import KVCache
 from training import step as steps
 from training.record import compute_dtype
@@ -17,17 +21,18 @@ from training.record import compute_dtype
 
 @dataclass(frozen=True)
 class Shape:
-    """Rows and lengths: of the train step and prefill (batch_size x length), of decode (a prompt of `length`)."""
+    """Rows and lengths: of the train step and prefill (batch_size x length), of decode (prompt, then new_tokens)."""
 
     batch_size: int
     length: int
     decode_batch_size: int
+    prompt: int
     new_tokens: int
 
     @property
     def capacity(self) -> int:
         """Slots of decode's KV cache: prompt and new tokens."""
-        return self.length + self.new_tokens
+        return self.prompt + self.new_tokens
 
     @property
     def settings(self) -> dict[str, int]:
@@ -39,18 +44,20 @@ def shape(config: ConfigDict) -> Shape:
     """Returns the shapes that `eval.throughput` sets, with the training batch where it leaves them open.
 
     A learned table bounds decode: the prompt is shortened so that the new tokens fit.
+
+    Raises:
+      UserError: a learned table does not have so many positions.
     """
     wanted = config.eval.throughput
-    length = wanted.length or config.data.length
-    return Shape(wanted.batch_size or config.data.batch_size, length, wanted.decode_batch_size, wanted.new_tokens)
-
-
-def prompt_length(config: ConfigDict, found: Shape) -> int:
-    """Returns the tokens of decode's prompt: `length`, or what a learned table leaves beside the new tokens."""
-    kinds = set(config.model.position.pattern) or {config.model.position.kind}
-    if "learned" not in kinds:
-        return found.length
-    return max(1, min(found.length, config.model.position.max_length - found.new_tokens))
+    length = prompt = wanted.length or config.data.length
+    if "learned" in kinds(config.model):
+        table = config.model.position.max_length
+        for name, tokens in (("length", length), ("new_tokens", wanted.new_tokens + 1)):
+            if tokens > table:
+                raise UserError(f"eval.throughput.{name} = {wanted[name]}: the learned table has {table} positions")
+        prompt = min(length, table - wanted.new_tokens)
+    batch_size = wanted.batch_size or config.data.batch_size
+    return Shape(batch_size, length, wanted.decode_batch_size, prompt, wanted.new_tokens)
 
 
 def element_bytes(config: ConfigDict) -> int:
@@ -97,3 +104,9 @@ LOWERED: dict[str, Callable[[ConfigDict], Any]] = {
     "prefill": lower_prefill,
     "decode": lower_decode,
 }
+
+
+def kernels_in(lowered: jax.stages.Lowered) -> str:
+    """Returns the attention cores a program holds, by the scopes `attend` runs them in, joined by "+"."""
+    found = set(re.findall(rf"attention_({'|'.join(KERNELS)})\b", lowered.as_text(debug_info=True)))
+    return "+".join(name for name in KERNELS if name in found)

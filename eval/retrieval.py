@@ -1,17 +1,19 @@
 """Retrieval over a grid of lengths and depths: teacher-forced, and generated through the KV cache."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from configs import validate
+from configs.errors import UserError
 from data import passkey
 from eval import cells, recall, scoring
 from eval.cells import Answers
 from eval.progress import Silent
-from eval.variants import TRAINED, Variant, rows_at, variants
-from models import decode
+from eval.variants import TRAINED, Variant, at_training_length, rows_at, variants
 from training.run import Run
 
 Found = tuple[Answers, Answers | None, np.ndarray]  # teacher-forced, generated, the depths of the grid
@@ -26,23 +28,26 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     """
     task = task_of(run)
     measured, by_length = [], []
-    known: dict[Any, Found | str] = {}
-    for variant in progress.track("retrieval", variants(run.config)):
-        if variant.computed not in known:
-            known[variant.computed] = _mqar(run, variant) if task == "mqar" else _passkey(run, variant)
-        found = known[variant.computed]
-        if isinstance(found, str):
-            by_length.append({**variant.entry, "reason": found, **cells.overall(NOTHING, None), "accuracy": None})
+    ask = _mqar if task == "mqar" else _passkey
+    why = partial(recall.reason, run.config) if task == "mqar" else partial(_too_short, run)
+    known: dict[Any, Found] = {}
+    for variant in progress.track("retrieval", _lengths(run.config)):
+        reason = variant.reason or why(variant.length)
+        if variant.model is None or reason:
+            by_length.append({**variant.entry, "reason": reason, **cells.overall(NOTHING, None)})
             continue
+        key = scoring.function_key(variant.model, variant.length)
+        if key not in known:
+            known[key] = ask(run, variant)
+        found = known[key]
         forced, generated, depths = found
         pairs = recall.pairs_of(run.config) if task == "mqar" else None
         here = cells.by_depth(forced, generated, depths)
         measured += [{**variant.entry, "pairs": pairs, **cell} for cell in here]
         by_length.append({**variant.entry, **cells.overall(forced, generated)})
-    own = [entry for entry in by_length if entry["multiple"] == 1 and entry["scaling"] == TRAINED]
     return {
         "task": task,
-        "accuracy": own[0]["accuracy"] if own else None,
+        "accuracy": next(e["accuracy"] for e in by_length if e["multiple"] == 1 and e["scaling"] == TRAINED),
         "cells": measured,
         "by_length": by_length,
         "settings": {"counted": "answers in the second half of the row"} if task == "mqar" else {},
@@ -50,6 +55,13 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
 
 
 NOTHING = Answers(np.zeros(0), np.zeros(0, bool))
+
+
+def _lengths(config: ConfigDict) -> list[Variant]:
+    """Returns the variants asked for, and the run as it was trained, which `accuracy` is about."""
+    found = variants(config)
+    own = any(variant.multiple == 1 for variant in found)
+    return found if own else [at_training_length(config), *found]
 
 
 def task_of(run: Run) -> str:
@@ -60,51 +72,53 @@ def task_of(run: Run) -> str:
     return "mqar" if validate.uses(run.config, "mqar") else "passkey"
 
 
-def _batches(run: Run, variant: Variant) -> Iterator[tuple[int, int]]:
-    """Yields (first row, rows) of batches over `eval.retrieval.examples` rows."""
+def _batches(run: Run, variant: Variant) -> Iterator[tuple[int, int, int]]:
+    """Yields (first row, rows, how many of them count) over `eval.retrieval.examples` rows, all batches of one size."""
     total = run.config.eval.retrieval.examples
-    rows = rows_at(variant.length, run.config.data.length, run.config.eval.batch_size)
+    rows = min(total, rows_at(variant.length, run.config.data.length, run.config.eval.batch_size))
     for first in range(0, total, rows):
-        yield first, min(rows, total - first)
+        yield first, rows, min(rows, total - first)
 
 
-def _mqar(run: Run, variant: Variant) -> Found | str:
-    if variant.model is None:
-        return variant.reason or ""
+def _mqar(run: Run, variant: Variant) -> Found:
     settings = run.config.eval.retrieval
     forced, generated = [], []
-    graph = scoring.graphdef(variant.model)
-    for first, count in _batches(run, variant):
+    for first, count, kept in _batches(run, variant):
         rows = recall.rows(run.config, first, count, variant.length)
         losses, likeliest = scoring.score(variant.model, run.params, rows.batch())
-        counted = rows.counted
+        counted = rows.counted & (np.arange(count) < kept)[:, None]
         forced.append((rows.depth[counted], (likeliest == rows.targets)[counted], losses[counted]))
         if settings.generate:
-            answer = decode.generate(graph, run.params, rows.tokens[:, : rows.last + 1], max_new=1)
-            right = np.asarray(answer)[:, 0] == rows.targets[:, rows.last]
-            generated.append((rows.depth[:, rows.last], right))
+            answer = scoring.answer(variant.model, run.params, rows.tokens[:, : rows.last + 1], max_new=1)
+            right = answer[:, 0] == rows.targets[:, rows.last]
+            generated.append((rows.depth[:kept, rows.last], right[:kept]))
     return _joined(forced), _joined(generated) if generated else None, cells.centres(settings.depths)
 
 
-def _passkey(run: Run, variant: Variant) -> Found | str:
-    if variant.model is None:
-        return variant.reason or ""
+def _too_short(run: Run, length: int) -> str | None:
+    """Returns why a run cannot be asked for a passkey at `length`, or None."""
     if run.tokenizer is None:
         return "the run has no tokenizer"
-    needed = passkey.shortest(run.tokenizer)
-    if variant.length + 1 < needed:
-        return f"needle and question take {needed - 1} tokens"
+    try:
+        needed = passkey.shortest(run.tokenizer) - 1
+    except UserError as error:  # a tokenizer of few characters
+        return str(error)
+    return f"needle and question take {needed} tokens" if length < needed else None
+
+
+def _passkey(run: Run, variant: Variant) -> Found:
     settings = run.config.eval.retrieval
     depths = np.linspace(0.0, 1.0, settings.depths) if settings.depths > 1 else np.array([0.5])
     forced, generated = [], []
     for depth in depths:
-        for first, count in _batches(run, variant):
+        for first, count, kept in _batches(run, variant):
             seed, length = run.config.seed, variant.length + 1
             rows = passkey.rows(run.tokenizer, seed=seed, first=first, count=count, length=length, depth=float(depth))
+            here = np.full(kept, depth)
             losses, right = _forced(run, variant, rows)
-            forced.append((np.full(count, depth), right, losses))
+            forced.append((here, right[:kept], losses[:kept]))
             if settings.generate:
-                generated.append((np.full(count, depth), _generated(run, variant, rows)))
+                generated.append((here, _generated(run, variant, rows)[:kept]))
     return _joined(forced), _joined(generated) if generated else None, depths
 
 
@@ -119,15 +133,18 @@ def _forced(run: Run, variant: Variant, rows: passkey.Passkey) -> tuple[np.ndarr
 
 
 def _generated(run: Run, variant: Variant, rows: passkey.Passkey) -> np.ndarray:
-    """Returns whether each row's answer is generated exactly, bool [n]; rows of equal answer lengths go together."""
-    right = np.zeros(len(rows.answer), bool)
-    graph = scoring.graphdef(variant.model)
-    for size in np.unique(rows.answer):
-        chosen = rows.answer == size
-        prompts, answers = rows.tokens[chosen, :-size], rows.tokens[chosen, -size:]
-        new = np.asarray(decode.generate(graph, run.params, prompts, max_new=int(size)))
-        right[chosen] = (new == answers).all(axis=1)
-    return right
+    """Returns whether each row's answer is generated exactly, bool [n]; shorter prompts are padded on the left."""
+    shortest, longest = int(rows.answer.min()), int(rows.answer.max())
+    width = rows.tokens.shape[1] - shortest
+    shift = rows.answer - shortest  # by how much a row's prompt is shorter than the longest one
+    source = np.arange(width) - shift[:, None]
+    mask = (source >= 0).astype(np.int32)
+    prompts = np.take_along_axis(rows.tokens, np.maximum(source, 0), axis=1)
+    answer = scoring.answer(variant.model, run.params, prompts, max_new=longest, mask_BT=mask if shift.any() else None)
+    wanted = np.take_along_axis(
+        rows.tokens, np.minimum(width - shift[:, None] + np.arange(longest), rows.tokens.shape[1] - 1), 1
+    )
+    return ((answer == wanted) | (np.arange(longest) >= rows.answer[:, None])).all(axis=1)
 
 
 def _joined(parts: Sequence[tuple[Any, ...]]) -> Answers:

@@ -1,5 +1,6 @@
 """python -m eval.run: measures a run directory and writes DIR/eval/NAME.json, one file a question."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -49,9 +50,11 @@ def evaluate(
             allowed = f"must be of {', '.join(EVALUATIONS)}{nearest(name, EVALUATIONS)}"
             raise UserError(f"--evals: {name!r} is no evaluation; {allowed}")
     progress = Silent() if progress is None else progress
-    run = runs.load(workdir)
-    cli.apply(run.config, {f"eval.{name}": value for name, value in (settings or {}).items()})
-    check(run.config)
+    changes = {f"eval.{name}": value for name, value in (settings or {}).items()}
+    config = runs.load_config(workdir)
+    cli.apply(config, changes)
+    check(config)  # before any device work
+    run = dataclasses.replace(runs.load(workdir), config=config)
     written = {}
     for name in dict.fromkeys(evals):
         written[name] = _one(run, name, progress)

@@ -83,7 +83,9 @@ def score(model_config: ConfigDict, params: Any, batch: Mapping[str, np.ndarray]
     return np.asarray(found[0]), np.asarray(found[1])
 
 
-def answer(model_config: ConfigDict, params: Any, prompts_BT: np.ndarray, *, max_new: int, mask_BT: Any) -> np.ndarray:
+def answer(
+    model_config: ConfigDict, params: Any, prompts_BT: np.ndarray, *, max_new: int, mask_BT: np.ndarray | None = None
+) -> np.ndarray:
     """Returns int32 [B, max_new], the greedy continuation of each prompt through the KV cache.
 
     Args:

@@ -11,10 +11,10 @@ WARM_UP = 2  # calls thrown away: the first ones fill caches and allocate
 SHORTEST = 0.05  # seconds a repeat lasts at least; shorter calls are repeated within it, or the clock would be measured
 
 
-def compile_timed(function: Any, *args: Any, **kwargs: Any) -> tuple[Any, float]:
-    """Compiles a `jax.jit`ted function ahead of time for these arguments; returns (compiled, seconds it took)."""
+def compile_timed(lowered: jax.stages.Lowered) -> tuple[Any, float]:
+    """Compiles a lowered program; returns (compiled, seconds it took)."""
     start = time.perf_counter()
-    compiled = function.lower(*args, **kwargs).compile()
+    compiled = lowered.compile()
     return compiled, time.perf_counter() - start
 
 

@@ -27,14 +27,6 @@ class Variant:
         named = {"length": self.length, "multiple": self.multiple, "scaling": self.scaling, "factor": self.factor}
         return named if self.reason is None else {**named, "reason": self.reason}
 
-    @property
-    def computed(self) -> tuple[object, ...]:
-        """A key that variants share whose results are the same: a factor of 1 leaves RoPE as it is."""
-        own = self.scaling == TRAINED and self.model is not None
-        kind = self.model.position.rope.scaling.kind if own and self.model is not None else self.scaling
-        plain = self.factor == 1 and kind != "dynamic"
-        return (self.length, "none" if plain else kind, self.factor, self.reason)
-
 
 def variants(config: ConfigDict) -> list[Variant]:
     """Returns every length of `eval.multiples` under "trained" and each of `eval.scalings`, in that order.

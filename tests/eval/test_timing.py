@@ -35,13 +35,13 @@ def test_short_calls_are_averaged():
 
 
 def test_compilation_is_apart_and_compiled_code_runs():
-    compiled, seconds = timing.compile_timed(jax.jit(lambda x: x * 2), jnp.ones(3))
+    compiled, seconds = timing.compile_timed(jax.jit(lambda x: x * 2).lower(jnp.ones(3)))
     assert seconds > 0
     assert timing.measure(compiled, jnp.ones(3), repeats=2).shape == (2,)
 
 
 def test_donated_state_is_threaded_through():
-    compiled, _ = timing.compile_timed(jax.jit(lambda x: x + 1, donate_argnums=0), jnp.zeros(8))
+    compiled, _ = timing.compile_timed(jax.jit(lambda x: x + 1, donate_argnums=0).lower(jnp.zeros(8)))
     assert len(timing.measure(compiled, jnp.zeros(8), repeats=2)) == 2
 
 
