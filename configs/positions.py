@@ -12,7 +12,7 @@ SCALINGS = ("none", "linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3"
 ABSOLUTE = ("learned", "sinusoidal")  # act on the embedding
 ROTATING = ("rope", "p_rope", "xpos")
 SCALED = ("rope", "p_rope")
-XPOS_REACH = 64  # in units of its base; see models/positions/xpos.py
+XPOS_REACH = 32  # in units of its base; see models/positions/xpos.py
 
 
 def kinds_of(config: ConfigDict) -> set[str]:

@@ -14,8 +14,8 @@ from models.positions import rope
 from models.positions.scheme import Scheme
 
 GAMMA = 0.4
-# From about 36,000 times base/512 on, zeta^(-n/base) leaves float32; gradients leave it a little sooner.
-MOST = 64  # positions, in units of the base: 32,768 for 512
+# zeta^(n/base) is e^-40 at 32 bases. It leaves float32 at 69, and small gradients times it leave float32 sooner.
+MOST = 32  # positions, in units of the base: 16,384 for 512
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class XPos(Scheme):
     zeta_i = (2i/r + 0.4)/1.4, base = 512 and m, n the positions, so q.k of pair i fades as zeta_i^((m - n)/base): the
     fastest pair most. Causal attention only, for it grows the other way. The authors' code centres positions on the
     sequence, which changes each factor but not their product; here they count from 0, so that cached keys stay as
-    they are, and positions above 64 bases are refused, where float32 would not hold the factors. The authors join
+    they are, and positions above 32 bases are refused, where float32 would not hold the factors. The authors join
     dims 2i and 2i + 1; here `rope.pairing` says.
     """
 
@@ -38,12 +38,12 @@ class XPos(Scheme):
         """Refuses lengths whose factors float32 does not hold.
 
         Raises:
-            ConfigError: `length` is above 64 bases.
+            ConfigError: `length` is above 32 bases.
         """
         most = int(MOST * self.base)
         if length > most:
             raise ConfigError(
-                f"length {length}: xPos reaches {most} positions in float32, 64 times model.position.xpos.base"
+                f"length {length}: xPos reaches {most} positions in float32, {MOST} times model.position.xpos.base"
             )
 
     def rotate(
