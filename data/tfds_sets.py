@@ -155,9 +155,10 @@ def find(name: str, data_dir: str, field: str) -> Found:
         raise UserError(f"data.tfds.name = {name!r}: not found in {os.fspath(base)}, which holds {there}")
     label = max(matching, key=lambda found: tfds.core.Version(found.rsplit(":", 1)[1]))
     builder = tfds.builder_from_directory(by_label[label])
-    feature = builder.info.features.get(field) if hasattr(builder.info.features, "get") else None
-    if feature is None:
-        raise UserError(f"data.field = {field!r}: {label} has the features {', '.join(builder.info.features)}")
+    features = dict(builder.info.features.items())
+    if field not in features:
+        raise UserError(f"data.field = {field!r}: {label} has the features {', '.join(features)}")
+    feature = features[field]
     if not isinstance(feature, tfds.features.Text):
         raise UserError(f"data.field = {field!r}: of {label} is {type(feature).__name__}, not text")
     return Found(label, builder, field)
