@@ -99,19 +99,25 @@ class Mixture:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+def row_sources(config: ConfigDict, stage: Stage, number: int, text: TokenStream | None) -> dict[str, RowSource]:
+    """Returns the sources that stage `number` draws rows from, by name."""
+    sources: dict[str, RowSource] = {}
+    segments = config.data.packing == "segments" and text is not None
+    if stage.weights["text"] and text is not None:
+        pack = Segments if segments else Contiguous
+        sources["text"] = pack(text, stage.length, config.seed, number)
+    if stage.weights["mqar"]:
+        sources["mqar"] = MqarSource(config, stage, number, segments)
+    return sources
+
+
 class Batches:
     """All batches of a run by number, across its stages: a random-access source for Grain."""
 
     def __init__(self, config: ConfigDict, text: TokenStream | None) -> None:
         self._mixtures, self._starts = [], [0]
         for number, stage in enumerate(stages(config)):
-            sources: dict[str, RowSource] = {}
-            segments = config.data.packing == "segments" and text is not None
-            if stage.weights["text"] and text is not None:
-                pack = Segments if segments else Contiguous
-                sources["text"] = pack(text, stage.length, config.seed, number)
-            if stage.weights["mqar"]:
-                sources["mqar"] = MqarSource(config, stage, number, segments)
+            sources = row_sources(config, stage, number, text)
             self._mixtures.append(Mixture(sources, stage.weights, stage.batch_size))
             if stage.steps is not None:
                 self._starts.append(self._starts[-1] + stage.steps)

@@ -1,0 +1,60 @@
+"""Shows what a config reads: the corpus, the fingerprint, and a row of each source as the model gets it.
+
+python -m data.inspect --config=configs/lm.py --config.data.path='texts/**/*.txt'
+"""
+
+import json
+
+import numpy as np
+
+from configs import cli, validate
+from data import corpora, identity, packing, pipeline, streams, tokenizers
+
+SHOWN = 240  # characters of a row
+
+
+def main(argv: list[str]) -> None:
+    """Runs the command."""
+    overrides, rest = cli.split_overrides(argv)
+    parser = cli.parser(__doc__ or "")
+    parser.add_argument("--config", required=True, metavar="FILE", help="a config file; FILE:ARG calls get_config(ARG)")
+    parser.epilog = "--config.FIELD=VALUE changes a field; configs/base.py lists them all."
+    arguments = parser.parse_args(rest)
+    config = validate.resolve(cli.load(arguments.config, overrides))
+    corpus = corpora.open_corpus(config.data) if validate.uses(config, "text") else None
+    tokenizer = tokenizers.load(config.data, corpus) if corpus is not None else None
+    found = identity.fingerprint(config, corpus, tokenizer)
+    for name, value in found.items():
+        print(f"{name:18} {value if isinstance(value, str) else json.dumps(value)}")
+    text = None
+    if corpus is not None and tokenizer is not None:
+        text = streams.open_stream(corpus, tokenizer, "train")
+        held_out = streams.open_stream(corpus, tokenizer, "validation")
+        print(f"{'tokens':18} {len(text):,} train, {len(held_out):,} validation")
+        share = held_out.byte_counts.sum(dtype=np.int64) / len(held_out)
+        print(f"{'bytes a token':18} {share:.3f} (validation)")
+    for number, stage in enumerate(pipeline.stages(config)):
+        steps = "the rest" if stage.steps is None else f"{stage.steps:,} steps"
+        print(f"\nstage {number}: {steps}, rows of {stage.length} tokens, {stage.batch_size} a batch")
+        for name, source in pipeline.row_sources(config, stage, number, text).items():
+            print(f"  {name}: {_row(name, source.rows(0, 1), tokenizer)}")
+
+
+def _row(name: str, batch: packing.Batch, tokenizer: tokenizers.Tokenizer | None) -> str:
+    tokens, targets, weights = (batch[key][0] for key in ("tokens", "targets", "weights"))
+    if name == "text" and tokenizer is not None:
+        shown = repr(tokenizer.decode(tokens[weights > 0])[:SHOWN])
+        documents = f" ({batch['segments'].max()} pieces)" if "segments" in batch else ""
+        return shown + documents
+    # An answer is shown with what it answers: 7=>40.
+    words, end = [], int(np.flatnonzero(weights)[-1]) + 1
+    for place in range(end):
+        if place and weights[place - 1]:
+            continue  # shown as an answer already
+        words.append(f"{tokens[place]}" + (f"=>{targets[place]}" if weights[place] else ""))
+    line = " ".join(words)
+    return line if len(line) <= SHOWN else f"{line[: SHOWN // 2]} ... {line[-SHOWN // 2 :]}"
+
+
+if __name__ == "__main__":
+    cli.main(main)
