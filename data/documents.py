@@ -124,7 +124,7 @@ def _json_lines(file: SourceFile, content: bytes, field: str) -> Iterator[Docume
         if line.strip():
             where = f"{file.path}, line {number}"
             try:
-                record = json.loads(_decode(line, file.path, start))
+                record = json.loads(_decode(line, file.path, start).rstrip("\r\n"))
             except json.JSONDecodeError as error:
                 raise UserError(f"{where}: is not valid JSON ({error.msg} at column {error.colno})") from error
             except (ValueError, RecursionError) as error:  # a number of thousands of digits, deep nesting

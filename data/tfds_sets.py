@@ -119,9 +119,20 @@ class Found:
         return Texts(records, self.field, f"{self.label}, split {split}")
 
     def file_hashes(self, splits: Iterable[str]) -> list[list[Any]]:
-        """Returns [file name, sha256] of every record file that the splits are read from."""
+        """Returns [file name, sha256] of every record file that the splits are read from.
+
+        Raises:
+            UserError: a file is missing or cannot be read.
+        """
         paths = {Path(path) for split in splits for path in self._info(split).filepaths}
-        return [[path.name, _sha256(path)] for path in sorted(paths)]
+        hashes = []
+        for path in sorted(paths):
+            try:
+                with path.open("rb") as file:
+                    hashes.append([path.name, hashlib.file_digest(file, "sha256").hexdigest()])
+            except OSError as error:
+                raise UserError(f"{self.label}: {path.name} cannot be read ({error.strerror})") from error
+        return hashes
 
     def _info(self, split: str) -> Any:
         try:
@@ -131,16 +142,11 @@ class Found:
             raise UserError(f"data.tfds: {self.label} has no split {split!r}; it has {known}") from error
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def find(name: str, data_dir: str, field: str) -> Found:
     """Finds a prepared data set named `name[/config][:version]`; without a version, the newest.
 
     Raises:
-        UserError: it is not there (the message names what is), or it has no text feature `field`.
+        UserError: it is not there (the message names what is), is damaged, or has no text feature `field`.
     """
     base = Path(data_dir or tfds.core.constants.get_default_data_dir()).expanduser()
     prepared = sorted(base.glob("*/*/dataset_info.json")) + sorted(base.glob("*/*/*/dataset_info.json"))
@@ -154,7 +160,11 @@ def find(name: str, data_dir: str, field: str) -> Found:
         there = ", ".join(by_label) or "no prepared data set"
         raise UserError(f"data.tfds.name = {name!r}: not found in {os.fspath(base)}, which holds {there}")
     label = max(matching, key=lambda found: tfds.core.Version(found.rsplit(":", 1)[1]))
-    builder = tfds.builder_from_directory(by_label[label])
+    try:
+        builder = tfds.builder_from_directory(by_label[label])
+    except Exception as error:  # damaged files raise anything
+        told = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UserError(f"data.tfds.name = {name!r}: {label} cannot be opened ({told})") from error
     features = dict(builder.info.features.items())
     if field not in features:
         raise UserError(f"data.field = {field!r}: {label} has the features {', '.join(features)}")

@@ -1,105 +1,146 @@
-import json
-import multiprocessing
+"""The cache: whole entries or none, written once, in a folder nobody else can write to."""
+
 import os
-import stat
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from data import cache, corpora, streams, tokenizers
-from tests.data import helpers
+from configs.errors import UserError
+from data import cache
+from tests.data.common import words, write
+
+ROOT = Path(__file__).parents[2]
 
 
-def prepare(place: str, gate: object, results: object) -> None:
-    config = helpers.config(Path(place) / "cache", data__path=str(Path(place) / "texts" / "**" / "*.txt"))
-    gate.wait()  # all at once
-    corpus = corpora.open_corpus(config.data)
-    stream = streams.open_stream(corpus, tokenizers.Bytes(), "train")
-    results.put((corpus.key, len(corpus.train), int(stream.tokens.sum())))
+def start(code: str, *args: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *map(str, args)]
+    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def test_several_processes_prepare_at_once(tmp_path: Path) -> None:
-    helpers.write_files(tmp_path / "texts", 60)
-    context = multiprocessing.get_context("spawn")
-    gate, results = context.Barrier(3), context.Queue()
-    workers = [context.Process(target=prepare, args=(str(tmp_path), gate, results)) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    found = {results.get(timeout=100) for _ in workers}
-    for worker in workers:
-        worker.join()
-        assert worker.exitcode == 0
-    assert len(found) == 1
-    folders = [p.name for p in (tmp_path / "cache" / "corpora").iterdir() if p.is_dir()]
-    assert len(folders) == 1 and not folders[0].startswith(".")
+SLOW = """
+import sys, time
+from pathlib import Path
+from data import cache
+folder, log = Path(sys.argv[1]), Path(sys.argv[2])
+def build(work):
+    with log.open("a") as file:
+        file.write("built\\n")
+    (work / "part").write_text("half")
+    print("half", flush=True)
+    time.sleep(float(sys.argv[3]))
+    (work / "part").write_text("whole")
+cache.entry(folder, build)
+print((folder / "part").read_text())
+"""
 
 
-def test_an_entry_is_whole_or_not_there(tmp_path: Path) -> None:
+def build(work: Path) -> None:
+    (work / "part").write_text("whole")
+
+
+def test_two_processes_build_once(tmp_path):
+    folder, log = tmp_path / "entry", tmp_path / "log"
+    processes = [start(SLOW, folder, log, 0.5) for _ in range(2)]
+    outputs = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert all(out.splitlines()[-1] == "whole" for out, _ in outputs)
+    assert log.read_text() == "built\n"
+
+
+def test_a_killed_build_leaves_no_entry_and_the_next_cleans_up(tmp_path):
     folder = tmp_path / "entry"
-
-    def fails(work: Path) -> None:
-        (work / "half").write_text("x")
-        raise RuntimeError("killed")
-
-    with pytest.raises(RuntimeError):
-        cache.entry(folder, fails)
-    assert not folder.exists() and not list(tmp_path.glob(".entry*/"))
-    # What a killed process leaves behind is cleared away, and no other entry's work.
-    for left in (".entry.x7", ".other.x7"):
-        (tmp_path / left).mkdir()
-    calls = []
-
-    def builds(work: Path) -> None:
-        calls.append(work)
-        (work / "sub").mkdir()
-        (work / "sub" / "file").write_text("content")
-
-    for _ in range(2):
-        cache.entry(folder, builds)
-    assert len(calls) == 1 and (folder / "sub" / "file").read_text() == "content"
-    assert not (tmp_path / ".entry.x7").exists() and (tmp_path / ".other.x7").exists()
+    process = start(SLOW, folder, tmp_path / "log", 60)
+    assert process.stdout is not None and process.stdout.readline() == "half\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert not folder.exists()
+    assert list(tmp_path.glob(".entry.*/part")), "the killed one's half"
+    cache.entry(folder, build)
+    assert (folder / "part").read_text() == "whole"
+    assert not list(tmp_path.glob(".entry.*"))
 
 
-@pytest.mark.parametrize("damage", ["cut", "removed", "marker"])
-def test_a_damaged_entry_is_built_again(tmp_path: Path, damage: str) -> None:
-    texts = helpers.write_files(tmp_path / "texts", 9)
-    config = helpers.config(tmp_path / "cache", data__path=str(tmp_path / "texts/**/*.txt"))
-    corpora.open_corpus(config.data)
-    record = next((tmp_path / "cache").rglob("*train.array_record*"))
-    if damage == "cut":
-        os.truncate(record, record.stat().st_size // 2)
-    elif damage == "removed":
-        record.unlink()
-    else:
-        next((tmp_path / "cache").rglob(cache.MARKER)).write_text("{")
-    again = corpora.open_corpus(config.data)
-    assert sorted([*again.train, *again.validation]) == sorted(texts.values())
+def test_a_failing_build_leaves_nothing(tmp_path):
+    def fail(work):
+        build(work)
+        raise UserError("no")
+
+    with pytest.raises(UserError, match="no"):
+        cache.entry(tmp_path / "entry", fail)
+    assert not (tmp_path / "entry").exists() and not list(tmp_path.glob(".entry.*"))
 
 
-def test_where_the_cache_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ABLAX_CACHE", str(tmp_path / "variable"))
-    assert cache.root(str(tmp_path / "field")) == tmp_path / "field"
-    assert cache.root() == tmp_path / "variable"
-    folder = cache.private_folder("", "corpora")
-    assert folder == tmp_path / "variable" / "corpora"
-    assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+def test_a_full_disk_is_told(tmp_path):
+    def fail(work):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UserError, match=r"cannot write the cache entry .*: No space left on device"):
+        cache.entry(tmp_path / "entry", fail)
+
+
+@pytest.mark.parametrize("harm", [lambda f: (f / "part").write_text("who"), lambda f: (f / "part").unlink(),
+                                  lambda f: (f / cache.MARKER).write_text("{")])  # fmt: skip
+def test_a_damaged_entry_is_built_again(tmp_path, harm):
+    folder = cache.entry(tmp_path / "entry", build)
+    harm(folder)
+    cache.entry(folder, build)
+    assert (folder / "part").read_text() == "whole"
+
+
+def test_a_whole_entry_is_not_built_again(tmp_path):
+    folder = cache.entry(tmp_path / "entry", build)
+    cache.entry(folder, lambda work: pytest.fail("built again"))
+
+
+def test_where_it_lies(tmp_path, monkeypatch):
+    monkeypatch.setenv("ABLAX_CACHE", str(tmp_path / "env"))
+    assert cache.root(str(tmp_path / "given")) == tmp_path / "given"
+    assert cache.root() == tmp_path / "env"
     monkeypatch.delenv("ABLAX_CACHE")
-    if sys.platform == "linux":
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-        assert cache.root() == tmp_path / "xdg" / "ablax"
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache.root() == tmp_path / "xdg/ablax"
 
 
-def test_tokens_are_encoded_once_for_each_tokenizer(tmp_path: Path) -> None:
-    helpers.write_files(tmp_path / "texts", 9)
-    config = helpers.config(tmp_path / "cache", data__path=str(tmp_path / "texts/**/*.txt"))
-    corpus = corpora.open_corpus(config.data)
-    char = tokenizers.Characters("".join([*corpus.train, *corpus.validation]))
-    for tokenizer in (tokenizers.Bytes(), char, tokenizers.Bytes()):
-        stream = streams.open_stream(corpus, tokenizer, "validation")
-        texts = [tokenizer.decode(stream.tokens[a:b]) for a, b in zip(stream.starts, stream.starts[1:], strict=False)]
-        end = "\0" if tokenizer.separator == 0 else ""
-        assert texts == [text + end for text in corpus.validation]
-        assert stream.byte_counts.sum() == sum(len(text.encode()) for text in corpus.validation)
-    markers = list((tmp_path / "cache" / "tokens").rglob(cache.MARKER))
-    assert len(markers) == 2 and all(json.loads(marker.read_text()) for marker in markers)
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")
+def test_nobody_else_can_write_to_it(tmp_path):
+    folder = cache.private_folder(str(tmp_path / "cache"), "corpora")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    os.chmod(folder, 0o770)
+    with pytest.raises(UserError, match="is open to others' writing"):
+        cache.private_folder(str(tmp_path / "cache"), "corpora")
+
+
+def test_a_cache_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot be made .* set data\.cache_dir or ABLAX_CACHE"):
+        cache.private_folder(str(tmp_path / "file"), "corpora")
+
+
+PREPARE = """
+import sys
+from tests.data.common import open_texts, settings
+from data import pipeline, tokenizers
+corpus = open_texts(sys.argv[1], sys.argv[2])
+config = settings(data__path=sys.argv[1], data__cache_dir=sys.argv[2])
+stream = pipeline.TrainStream(config, tokenizers.load(config.data, corpus), corpus)
+next(stream)
+list(pipeline.validation(config, tokenizers.Bytes(), corpus, length=9, batch_size=3))
+print(corpus.key, len(corpus.train), len(corpus.validation), "tensorflow" in sys.modules)
+"""
+
+
+def test_two_processes_prepare_one_corpus_without_tensorflow(tmp_path):
+    """The whole way from files to batches, at once and twice; both end by themselves with batches still prefetched."""
+    write(tmp_path / "in", {f"{i}.txt": words(i, 50) for i in range(40)})
+    processes = [start(PREPARE, tmp_path / "in/*.txt", tmp_path / "cache") for _ in range(2)]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    (one, _), (two, _) = outputs
+    assert one == two and one.split()[-1] == "False"
+    assert [err for _, err in outputs] == ["", ""]
+    assert not list((tmp_path / "cache").rglob(".files-*"))
+    assert len([path for path in (tmp_path / "cache/corpora").iterdir() if path.is_dir()]) == 1

@@ -1,247 +1,233 @@
+"""Corpora from files: what trains, what validates, what identifies them, and each mistake told with its place."""
+
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 
-import data
 from configs.errors import UserError
-from data import corpora, documents, tokenizers
-from tests.data import helpers
+from data import corpora, documents
+from tests.data.common import open_texts, settings, words, write
+
+TEXTS: dict[str, str | bytes] = {f"folder{i % 3}/{i}.txt": f"{i} " + words(i, 20 + i) for i in range(24)}
 
 
-@pytest.fixture(scope="module")
-def stdlib() -> corpora.Corpus:
-    return corpora.open_corpus(helpers.config().data)
+def lines(*records: object) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
 
 
-def test_the_built_in_corpus_is_the_standard_library_without_its_tests(stdlib: corpora.Corpus) -> None:
-    names = [file.name for file in documents.stdlib_files()]
-    assert {"json/decoder.py", "argparse.py", "asyncio/tasks.py"} <= set(names)
-    assert not [n for n in names if {"test", "tests", "idle_test", "site-packages"} & set(n.split("/"))]
-    train, validation = list(stdlib.train), list(stdlib.validation)
-    # Exact duplicates would let a model recite what it is validated on.
-    assert len(set(train + validation)) == len(train) + len(validation)
-    assert sum(map(len, train)) > 5e6
-    assert 1e5 < sum(len(t.encode()) for t in validation) == stdlib.fingerprint["text_bytes"]["validation"]
-    assert Path(os.__file__).read_text(encoding="utf-8") in train + validation
-    assert stdlib.fingerprint["documents"] == {"train": len(train), "validation": len(validation)}
+def everything(corpus: corpora.Corpus) -> list[str]:
+    return [*corpus.train, *corpus.validation]
 
 
-def test_no_tensorflow(tmp_path: Path) -> None:
-    code = (
-        "import sys; from tests.data import helpers; from data import corpora, pipeline, tokenizers;"
-        f"helpers.write_files(__import__('pathlib').Path({str(tmp_path)!r}), 9);"
-        f"c = helpers.config({str(tmp_path / 'cache')!r}, data__path={str(tmp_path / '**/*.txt')!r}, data__length=16);"
-        "k = corpora.open_corpus(c.data); t = tokenizers.load(c.data, k);"
-        "s = pipeline.TrainStream(c, t, k); next(s); s.close();"
-        "print('tensorflow' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.strip() == "False", done.stderr
+def test_a_glob_of_text_files(tmp_path):
+    write(tmp_path / "in", {**TEXTS, "other.md": "not this one", ".hidden.txt": "nor this"})
+    corpus = open_texts(tmp_path / "in/**/*.txt", tmp_path / "cache", data__train_share=0.7)
+    assert sorted(everything(corpus)) == sorted(TEXTS.values())
+    assert 0 < len(corpus.validation) < len(corpus.train)
+    assert not set(corpus.train) & set(corpus.validation)
+    about = corpus.fingerprint
+    assert (about["source"], about["files"]) == ("files", 24)
+    assert about["bytes"] == sum(len(text) for text in TEXTS.values()) == sum(about["text_bytes"].values())
+    assert about["documents"] == {"train": len(corpus.train), "validation": len(corpus.validation)}
+    in_order = "".join(str(TEXTS[name]) for name in sorted(TEXTS))
+    assert about["sha256"] == hashlib.sha256(in_order.encode()).hexdigest()
 
 
-def test_files_are_read_as_they_are(tmp_path: Path) -> None:
-    texts = helpers.write_files(tmp_path / "texts", 20)
-    texts["dos.txt"] = "\ufeffone\r\ntwo\r\n"
-    (tmp_path / "texts" / "dos.txt").write_bytes(texts["dos.txt"].encode())
-    config = helpers.config(
-        tmp_path / "cache", data__path=str(tmp_path / "texts" / "**" / "*.txt"), data__train_share=0.7
-    )
-    corpus = corpora.open_corpus(config.data)
-    assert sorted([*corpus.train, *corpus.validation]) == sorted(texts.values())
-    assert 8 <= len(corpus.train) <= 20
-    assert corpus.train[-1] == corpus.train[len(corpus.train) - 1] == list(corpus.train)[-1]
-    assert corpus.train[2:5] == list(corpus.train)[2:5]
-    assert corpus.fingerprint["files"] == 21
-    assert corpus.fingerprint["bytes"] == sum(len(t.encode()) for t in texts.values())
+def test_documents_have_random_access(tmp_path):
+    write(tmp_path / "in", TEXTS)
+    train = open_texts(tmp_path / "in/**/*.txt", tmp_path / "cache").train
+    texts = list(train)
+    assert [train[i] for i in range(len(train))] == texts
+    assert train[-1] == texts[-1] and train[2:7:2] == texts[2:7:2] and train[5:5] == []
+    with pytest.raises(IndexError):
+        train[len(train)]
 
 
-def test_the_same_files_elsewhere_are_the_same_data(tmp_path: Path) -> None:
-    found = []
-    for place in ("here", "there/deeper"):
-        helpers.write_files(tmp_path / place, 12)
-        config = helpers.config(tmp_path / place / "cache", data__path=str(tmp_path / place / "**" / "*.txt"))
-        corpus = corpora.open_corpus(config.data)
-        found.append((corpus.key, data.fingerprint(config, corpus, tokenizers.Bytes()), list(corpus.train)))
-    assert found[0] == found[1]
-    json.dumps(found[0][1])
+def test_the_hash_split_keeps_documents_where_they_are_when_files_are_added(tmp_path):
+    names = [f"{i}.txt" for i in range(200)]
+    before = dict(zip(names[:100], documents.split_by_hash(names[:100], 0.8), strict=True))
+    after = dict(zip(names, documents.split_by_hash(names, 0.8), strict=True))
+    assert all(after[name] == where for name, where in before.items())
+    assert 0.7 < sum(after.values()) / 200 < 0.9
+    for count in range(2, 30):
+        assert set(documents.split_by_hash(names[:count], 0.99)) == {True, False}
+        assert set(documents.split_by_hash(names[:count], 0.01)) == {True, False}
 
 
-def test_a_changed_file_is_never_stale(tmp_path: Path) -> None:
-    texts = helpers.write_files(tmp_path / "texts", 12)
-    config = helpers.config(tmp_path / "cache", data__path=str(tmp_path / "texts" / "**" / "*.txt"))
-    before = corpora.open_corpus(config.data)
-    changed = tmp_path / "texts" / next(iter(texts))
-    times = changed.stat()
-    content = changed.read_bytes()
-    changed.write_bytes(content.swapcase())
-    os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))  # same size, same times
-    after = corpora.open_corpus(config.data)
-    assert after.key != before.key
-    assert content.swapcase().decode() in [*after.train, *after.validation]
-    assert content.decode() not in [*after.train, *after.validation]
-    prints = [data.fingerprint(config, c, tokenizers.Bytes())["fingerprint"] for c in (before, after)]
-    assert prints[0] != prints[1]
+def test_the_first_split_cuts_the_text_at_a_character(tmp_path):
+    text = "\u00e9" * 50 + words(0, 100) + "\r\n\ufeff"
+    write(tmp_path, {"input.txt": text})
+    corpus = open_texts(tmp_path / "input.txt", tmp_path / "cache", data__split="first")
+    (train,), (validation,) = corpus.train, corpus.validation
+    assert (train, validation) == (text[: int(0.9 * len(text))], text[int(0.9 * len(text)) :])
+    assert corpus.fingerprint["sha256"] == hashlib.sha256(text.encode()).hexdigest()
+    assert corpus.fingerprint["split"] == {"kind": "first", "train_share": 0.9}
 
 
-def test_new_files_move_no_old_one_between_the_splits(tmp_path: Path) -> None:
-    def split(count: int) -> tuple[set[str], set[str]]:
-        helpers.write_files(tmp_path / "texts", count)
-        config = helpers.config(tmp_path / "cache", data__path=str(tmp_path / "texts/**/*.txt"), data__train_share=0.6)
-        corpus = corpora.open_corpus(config.data)
-        return set(corpus.train), set(corpus.validation)
-
-    few, many = split(15), split(40)
-    assert few[0] <= many[0] and few[1] <= many[1]
-    assert abs(len(many[0]) / 40 - 0.6) < 0.25
+def test_the_first_split_over_several_files_cuts_one_of_them(tmp_path):
+    write(tmp_path, {"a.txt": "a" * 40, "b.txt": "b" * 40, "c.txt": "c" * 20})
+    corpus = open_texts(tmp_path / "*.txt", tmp_path / "cache", data__split="first", data__train_share=0.7)
+    assert list(corpus.train) == ["a" * 40, "b" * 30]
+    assert list(corpus.validation) == ["b" * 10, "c" * 20]
 
 
-def test_lines_of_json(tmp_path: Path) -> None:
-    texts = [helpers.text(i) for i in range(30)]
-    for part in range(2):
-        lines = [json.dumps({"id": i, "body": texts[i]}) for i in range(part, 30, 2)]
-        (tmp_path / f"part{part}.jsonl").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
-    config = helpers.config(
-        tmp_path / "c", data__path=str(tmp_path / "*.jsonl"), data__field="body", data__train_share=0.5
-    )
-    corpus = corpora.open_corpus(config.data)
-    assert sorted([*corpus.train, *corpus.validation]) == sorted(texts)
-    assert len(corpus.train) > 3 and len(corpus.validation) > 3
+def test_one_file_with_the_hash_split_is_cut(tmp_path):
+    write(tmp_path, {"a.txt": words(0, 100)})
+    corpus = open_texts(tmp_path / "a.txt", tmp_path / "cache")
+    assert "".join(everything(corpus)) == words(0, 100)
+    assert corpus.fingerprint["split"]["kind"] == "first"
 
 
-@pytest.mark.parametrize("split", ["first", "hash"])
-@pytest.mark.parametrize("share", [0.9, 0.37])
-def test_one_text_is_cut_where_nanogpt_cuts_it(tmp_path: Path, split: str, share: float) -> None:
-    whole = helpers.text(1, 500)
-    (tmp_path / "input.txt").write_text(whole, encoding="utf-8")
-    config = helpers.config(
-        tmp_path / "c", data__path=str(tmp_path / "input.txt"), data__split=split, data__train_share=share
-    )
-    corpus = corpora.open_corpus(config.data)
-    n = int(share * len(whole))
-    assert list(corpus.train) == [whole[:n]] and list(corpus.validation) == [whole[n:]]
-    assert corpus.fingerprint["sha256"] == hashlib.sha256(whole.encode()).hexdigest()
-    assert corpus.fingerprint["listing"][0]["name"] == "input.txt"
+def test_exact_duplicates_are_dropped(tmp_path):
+    write(tmp_path, {**TEXTS, "copy.txt": TEXTS["folder0/0.txt"], "copy2.txt": TEXTS["folder0/0.txt"], "empty.txt": ""})
+    corpus = open_texts(tmp_path / "**/*.txt", tmp_path / "cache")
+    assert sorted(everything(corpus)) == sorted(TEXTS.values())
+    assert (corpus.fingerprint["duplicates"], corpus.fingerprint["skipped"]) == (2, 1)
 
 
-def test_the_first_part_of_several_files(tmp_path: Path) -> None:
-    texts = helpers.write_files(tmp_path, 7)
-    whole = "".join(texts[name] for name in sorted(texts))
-    config = helpers.config(tmp_path / "c", data__path=str(tmp_path / "**/*.txt"), data__split="first")
-    corpus = corpora.open_corpus(config.data)
-    assert "".join(corpus.train) == whole[: int(0.9 * len(whole))]
-    assert "".join([*corpus.train, *corpus.validation]) == whole
+def test_a_file_matched_twice_is_one_file(tmp_path):
+    write(tmp_path, {"x/y/a.txt": words(0, 50), "x/b.txt": words(1, 50)})
+    corpus = open_texts(tmp_path / "**/**/*.txt", tmp_path / "cache")
+    assert corpus.fingerprint["files"] == len(everything(corpus)) == 2
 
 
-def test_two_files_train_and_validate(tmp_path: Path) -> None:
-    for pair in range(12):
-        folder = tmp_path / str(pair)
-        folder.mkdir()
-        for half in "ab":
-            (folder / f"{half}{pair}.txt").write_text(helpers.text(ord(half)), encoding="utf-8")
-        corpus = corpora.open_corpus(helpers.config(tmp_path / "c", data__path=str(folder / "*.txt")).data)
-        assert len(corpus.train) == len(corpus.validation) == 1
+def test_json_lines(tmp_path):
+    records = [{"body": words(i, 5) + " \u00e9\n" + str(i), "n": i} for i in range(30)]
+    text = lines(*records[:10]) + "\n  \n" + lines({"body": ""}, *records[10:]).rstrip("\n")
+    write(tmp_path, {"d.jsonl": text})
+    corpus = open_texts(tmp_path / "d.jsonl", tmp_path / "cache", data__field="body")
+    assert sorted(everything(corpus)) == sorted(record["body"] for record in records)
+    assert len(corpus.validation) > 0 and corpus.fingerprint["split"]["kind"] == "hash"
 
 
-def test_exact_duplicates_are_dropped(tmp_path: Path) -> None:
-    texts = helpers.write_files(tmp_path / "texts", 10)
-    for name, content in texts.items():
-        (tmp_path / "texts" / f"copy-{Path(name).name}").write_bytes(content.encode())
-    (tmp_path / "texts" / "empty.txt").touch()
-    config = helpers.config(tmp_path / "c", data__path=str(tmp_path / "texts/**/*.txt"), data__train_share=0.5)
-    corpus = corpora.open_corpus(config.data)
-    assert sorted([*corpus.train, *corpus.validation]) == sorted(texts.values())
-    assert corpus.fingerprint["duplicates"] == 10
-    assert corpus.fingerprint["skipped"] == 1
+def test_text_and_json_lines_together(tmp_path):
+    write(tmp_path, {"a.txt": "one text", "b.jsonl": lines({"text": "two"}, {"text": "three"})})
+    corpus = open_texts(tmp_path / "*", tmp_path / "cache")
+    assert sorted(everything(corpus)) == ["one text", "three", "two"]
 
 
-def test_the_fingerprint_covers_what_a_run_reads(tmp_path: Path) -> None:
-    helpers.write_files(tmp_path / "texts", 12)
-
-    def of(**changes: object) -> str:
-        config = helpers.config(tmp_path / "c", data__path=str(tmp_path / "texts/**/*.txt"), **changes)
-        corpus = corpora.open_corpus(config.data)
-        return data.fingerprint(config, corpus, tokenizers.load(config.data, corpus))["fingerprint"]
-
-    plain = of()
-    assert plain == of(data__length=64, data__batch_size=2, seed=5, model__num_heads=4)
-    others = [
-        of(data__tokenizer="char"),
-        of(data__weights__mqar=0.5),
-        of(data__weights__mqar=0.5, data__mqar__pairs=2),
-        of(data__train_share=0.4),
-        of(data__packing="segments"),
-        of(data__curriculum=({"steps": 3, "length": 32, "weights": {"text": 0.0, "mqar": 1.0}},)),
-    ]
-    assert len({plain, *others}) == 1 + len(others)
-
-
-class OwnTexts(tfds.core.GeneratorBasedBuilder):
-    """A user's own data set, as TFDS's guide writes one."""
-
-    VERSION = tfds.core.Version("1.0.0")
-    count = 20
-
-    def _info(self) -> tfds.core.DatasetInfo:
-        features = tfds.features.FeaturesDict(
-            {"title": tfds.features.Text(), "body": tfds.features.Text(), "n": np.int64}
-        )
-        return tfds.core.DatasetInfo(builder=self, features=features)
-
-    def _split_generators(self, dl_manager: object) -> dict:
-        return {"train": self._generate_examples(0), "test": self._generate_examples(100)}
-
-    def _generate_examples(self, start: int):
-        for index in range(start, start + self.count):
-            yield str(index), {"title": f"t{index}", "body": helpers.text(index), "n": index}
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tfds")
-    OwnTexts(data_dir=folder, file_format="array_record").download_and_prepare()
-    return folder
-
-
-def test_a_tfds_data_set_by_name(prepared: Path, tmp_path: Path) -> None:
-    settings = {"data__tfds__name": "own_texts", "data__tfds__data_dir": str(prepared), "data__field": "body"}
-    config = helpers.config(tmp_path, **settings, data__tfds__validation_split="test")
-    corpus = corpora.open_corpus(config.data)
-    assert sorted(corpus.train) == sorted(helpers.text(i) for i in range(20))
-    assert sorted(corpus.validation) == sorted(helpers.text(i) for i in range(100, 120))
-    assert corpus.fingerprint["source"] == "tfds:own_texts:1.0.0"
-    parts = {"data__tfds__train_split": "train[:75%]", "data__tfds__validation_split": "train[75%:]"}
-    cut = corpora.open_corpus(helpers.config(tmp_path, **settings, **parts).data)
-    assert [len(cut.train), len(cut.validation)] == [15, 5]
-    assert sorted([*cut.train, *cut.validation]) == sorted(corpus.train)
-    assert cut.key != corpus.key
+LONG = "[" * 100_000
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("files", "path", "told"),
     [
-        ({"data__tfds__name": "own_text"}, ["own_text'", "not found", "own_texts:1.0.0"]),
-        ({"data__tfds__name": "own_texts:9.0.0"}, ["own_texts:9.0.0", "not found", "own_texts:1.0.0"]),
-        ({"data__tfds__validation_split": "validation"}, ["'validation'", "train, test"]),
-        ({"data__field": "text"}, ["'text'", "title", "body"]),
-        ({"data__field": "n"}, ["'n'", "not text"]),
+        ({}, "*.txt", r"data\.path = .*/\*\.txt': no file matches"),
+        ({}, "none.txt", "none.txt': no file matches"),
+        ({"x/a.txt": "text"}, "x", r"is a folder; name its files with a glob, as .*x/\*\*/\*\.txt"),
+        ({"a.txt": ""}, "a.txt", r"data\.path = .*a\.txt': the file holds no text"),
+        ({"a.txt": "", "b.txt": ""}, "*.txt", "2 files hold no text"),
+        ({"a.txt": "x"}, "a.txt", "the train split is empty .* give more text"),
+        ({"a.txt": b"fine\n\xff more"}, "a.txt", r"a\.txt: is not valid UTF-8 at byte offset 5 \(invalid start byte\)"),
+        ({"a.txt": "text", "b.txt": b"\xc3\xa9\xc3"}, "*.txt", r"b\.txt: is not valid UTF-8 at byte offset 2"),
+        ({"a.jsonl": b'{"text": "a"}\n{"text": "\xff"}\n'}, "*", r"a\.jsonl: is not valid UTF-8 at byte offset 24"),
+        ({"a.jsonl": '{"text": "a"}\n\n{"text": \n'}, "*", r"a\.jsonl, line 3: is not valid JSON \(.* at column 10\)"),
+        ({"a.jsonl": '{"text": "a"}\n["text"]\n'}, "*", r"a\.jsonl, line 2: must be a JSON object, is list"),
+        ({"a.jsonl": '{"body": "a", "n": 1}\n'}, "*", r"line 1: has no field 'text' \(data\.field\); it has body, n"),
+        ({"a.jsonl": '{"text": "a"}\n{"text": 3}\n'}, "*", "line 2: field 'text' must be text, is int"),
+        ({"a.jsonl": '{"text": "\\ud800"}\n'}, "*", "line 1: field 'text' holds half a surrogate pair"),
+        ({"a.jsonl": LONG + "\n"}, "*", "line 1: cannot be read as JSON"),
+        ({"a.jsonl": '{"n": ' + "1" * 5000 + "}\n"}, "*", "line 1: cannot be read as JSON"),
     ],
 )
-def test_what_is_wrong_with_a_tfds_data_set(prepared: Path, tmp_path: Path, changes: dict, words: list[str]) -> None:
-    settings = {
-        "data__tfds__name": "own_texts",
-        "data__tfds__data_dir": str(prepared),
-        "data__tfds__validation_split": "test",
-        "data__field": "body",
-        **changes,
-    }
-    with pytest.raises(UserError) as error:
-        corpora.open_corpus(helpers.config(tmp_path, **settings).data)
-    assert all(word in str(error.value) for word in words), error.value
+def test_mistakes(tmp_path, files, path, told):
+    write(tmp_path / "in", files)
+    with pytest.raises(UserError, match=told) as error:
+        open_texts(tmp_path / "in" / path, tmp_path / "cache")
     assert "\n" not in str(error.value)
+    assert not [found for found in (tmp_path / "cache").rglob("*") if found.is_dir() and found.name != "corpora"]
+
+
+def test_a_file_that_cannot_be_read(tmp_path, monkeypatch):
+    write(tmp_path, {"a.txt": words(0, 30)})
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UserError, match=r"a\.txt: cannot be read \(Permission denied\)"):
+        open_texts(tmp_path / "a.txt", tmp_path / "cache")
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path):
+    path = write(tmp_path, {"a.txt": words(0, 30)}) / "a.txt"
+    (file,) = documents.matching_files(str(path))
+    path.write_text(words(1, 30))
+    with pytest.raises(UserError, match=r"a\.txt: changed while it was being read"):
+        list(documents.read_text(file, "text"))
+
+
+def test_a_file_that_changes_between_planning_and_writing(tmp_path, monkeypatch):
+    path = write(tmp_path, {"a.txt": words(0, 30)}) / "a.txt"
+    plan = corpora._plan
+
+    def planned(*args):
+        found = plan(*args)
+        path.write_text(words(1, 30))
+        return found
+
+    monkeypatch.setattr(corpora, "_plan", planned)
+    with pytest.raises(UserError, match="changed while it was being read"):
+        open_texts(path, tmp_path / "cache")
+
+
+def test_changed_content_is_another_corpus_and_equal_content_the_same(tmp_path):
+    first = write(tmp_path / "one", TEXTS)
+    second = write(tmp_path / "two", TEXTS)
+    before = open_texts(first / "**/*.txt", tmp_path / "cache")
+    elsewhere = open_texts(second / "**/*.txt", tmp_path / "cache2")
+    assert (before.key, before.fingerprint) == (elsewhere.key, elsewhere.fingerprint)
+    (first / "folder0/0.txt").write_text("another text")
+    after = open_texts(first / "**/*.txt", tmp_path / "cache")
+    assert after.key != before.key
+    assert after.fingerprint["sha256"] != before.fingerprint["sha256"]
+    assert after.fingerprint["documents_sha256"] != before.fingerprint["documents_sha256"]
+    assert "another text" in everything(after) and "another text" not in everything(before)
+    assert open_texts(second / "**/*.txt", tmp_path / "cache", data__train_share=0.5).key != before.key
+
+
+def test_few_files_are_listed_without_the_machines_folders(tmp_path):
+    write(tmp_path / "in", {"a.txt": "one text", "x/b.txt": "two texts"})
+    about = open_texts(tmp_path / "in/**/*.txt", tmp_path / "cache").fingerprint
+    assert [(file["name"], file["bytes"]) for file in about["listing"]] == [("a.txt", 8), ("x/b.txt", 9)]
+    assert str(tmp_path) not in json.dumps(about)
+
+
+def test_the_built_in_corpus(tmp_path):
+    corpus = corpora.open_corpus(settings().data)
+    about = corpus.fingerprint
+    assert (
+        about["source"] == "stdlib" and about["text_bytes"]["train"] > 5e6 and about["text_bytes"]["validation"] > 1e5
+    )
+    assert len(set(corpus.train) | set(corpus.validation)) == len(corpus.train) + len(corpus.validation)
+    names = [file.name for file in documents.stdlib_files()]
+    assert "json/decoder.py" in names and len(names) > 300
+    folders = {part for name in names for part in name.split("/")[:-1]}
+    assert not folders & {"test", "tests", "site-packages", "dist-packages", "__pycache__", "idle_test"}
+    assert not any(name.startswith(("_sysconfigdata", "/", "..")) for name in names)
+    assert not any("class TestCase" in text and "import unittest" in text for text in corpus.validation)
+    assert json.dumps(about).count("/") == 0, "no path of this machine"
+    again = corpora.open_corpus(settings(data__cache_dir=str(tmp_path)).data)
+    assert (again.key, again.fingerprint) == (corpus.key, about)
+    assert list(again.validation) == list(corpus.validation)
+
+
+def test_sources_that_cannot_be_decoded_are_left_out(tmp_path):
+    write(
+        tmp_path,
+        {"a.py": b"# -*- coding: latin-1 -*-\nx = '\xe9'\n", "b.py": b"x = '\xe9'\n", "c.py": b"# coding: none\n"},
+    )
+    files = documents.matching_files(str(tmp_path / "*.py"))
+    assert [[d.text for d in documents.read_python(file)] for file in files] == [
+        ["# -*- coding: latin-1 -*-\nx = '\u00e9'\n"],
+        [],
+        [],
+    ]
+
+
+def test_a_python_without_its_sources(tmp_path, monkeypatch):
+    monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path)})
+    with pytest.raises(UserError, match=r"no standard library sources in .* set data\.path"):
+        corpora.open_corpus(settings(data__cache_dir=str(tmp_path)).data)
