@@ -115,7 +115,7 @@ def _data() -> ConfigDict:
     data.source = "stdlib"  # text: stdlib (built in), files (data.path) or tfds (data.tfds)
     data.path = ""  # files: a glob of text or .jsonl files; setting it selects source = files
     data.field = "text"  # the text's key in .jsonl lines and TFDS features
-    data.split = "hash"  # files: hash (by path) or first (the first train_share of the text trains)
+    data.split = "hash"  # files: hash (of path and .jsonl line; one text is cut) or first (the first train_share)
     data.train_share = 0.9  # files: share of the text (first) or of the files (hash) that trains
     data.tfds = ConfigDict()
     data.tfds.name = ""  # a TFDS data set, "name" or "name/config:version"; setting it selects source = tfds
@@ -123,7 +123,7 @@ def _data() -> ConfigDict:
     data.tfds.train_split = "train"  # TFDS split that trains
     data.tfds.validation_split = "validation"  # TFDS split that validates
     data.cache_dir = ""  # where prepared corpora lie; empty: $ABLAX_CACHE, else the user's cache folder
-    data.tokenizer = "byte"  # byte, char (the training text's characters) or a path to a tokenizer.json
+    data.tokenizer = "byte"  # byte, char (the whole text's characters) or a path to a tokenizer.json
     data.length = 256  # T, tokens a row
     data.batch_size = 16  # B, rows a step, over all devices and micro-batches
     data.micro_batches = 1  # each step's batch is split into this many, gradients added up weighted by tokens

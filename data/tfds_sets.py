@@ -57,6 +57,13 @@ class Texts(Sequence[str]):
             ) from error
 
 
+class _LocalInfo(tfds.core.DatasetInfo):
+    """Looks nowhere but on this disk; TFDS's own leaves an empty temporary folder behind each time."""
+
+    def initialize_from_bucket(self) -> None:
+        """Does nothing."""
+
+
 class AblaxText(tfds.core.GeneratorBasedBuilder):
     """Named texts in the order they are given."""
 
@@ -69,7 +76,7 @@ class AblaxText(tfds.core.GeneratorBasedBuilder):
     def _info(self) -> tfds.core.DatasetInfo:
         features = {"name": tfds.features.Text(), "text": tfds.features.Text()}
         features = tfds.features.FeaturesDict(features)
-        return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
+        return _LocalInfo(builder=self, features=features, disable_shuffling=True)
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterable[tuple[int, dict[str, str]]]]:
         return {name: self._generate_examples(generate()) for name, generate in self._splits.items()}
