@@ -11,6 +11,7 @@ import zlib
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
@@ -21,21 +22,32 @@ NORMS = ("rmsnorm", "layernorm")
 INITS = ("truncated_normal", "normal")
 
 
-@functools.partial(jax.jit, static_argnames=("shape", "layers", "init"))
-def _draw(key: Array, name: Array, std: Array, shape: tuple[int, ...], layers: int | None, init: str) -> Array:
-    def draw(key: Array) -> Array:
-        if init == "normal":
-            return jax.random.normal(key, shape)
-        if init == "uniform":
-            return jax.random.uniform(key, shape)
-        # A normal cut at two deviations keeps this share of its spread.
-        return jax.random.truncated_normal(key, -2.0, 2.0, shape) / 0.87962566103423978
+# Numbers are drawn in pieces of one size, by one compiled function that serves every shape of every arm: compiling a
+# random generator for each shape took longer than a short run.
+PIECE = 2**16
 
-    key = jax.random.fold_in(key, name)
-    if layers is None:
-        return std * draw(key)
-    keys = jax.vmap(lambda layer: jax.random.fold_in(key, layer))(jnp.arange(layers))
-    return std * jax.vmap(draw)(keys)
+
+@functools.partial(jax.jit, static_argnames="init")
+def _piece(key: Array, name: Array, layer: Array, index: Array, init: str) -> Array:
+    for part in (name, layer, index):
+        key = jax.random.fold_in(key, part)
+    if init == "normal":
+        return jax.random.normal(key, (PIECE,))
+    # A normal cut at two deviations keeps this share of its spread.
+    return jax.random.truncated_normal(key, -2.0, 2.0, (PIECE,)) / 0.87962566103423978
+
+
+def _draw(key: Array, name: str, shape: tuple[int, ...], layers: int, init: str) -> Array | np.ndarray:
+    """Returns numbers of mean 0 and deviation 1, [layers, *shape], each layer's from its own key."""
+    size = math.prod(shape)
+    pieces = -(-size // PIECE)
+    label, which = np.uint32(zlib.crc32(name.encode())), np.arange(layers * pieces, dtype=np.uint32)
+    where = np.stack([which // pieces, which % pieces], axis=1)
+    if isinstance(key, jax.core.Tracer):
+        found = jax.lax.map(lambda at: _piece(key, label, at[0], at[1], init), where)
+        return found.reshape(layers, -1)[:, :size].reshape(layers, *shape)
+    parts = np.stack([np.asarray(_piece(key, label, layer, index, init)) for layer, index in where])
+    return parts.reshape(layers, -1)[:, :size].reshape(layers, *shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +72,9 @@ class Initializer:
         """Returns the key of the parameter `name`."""
         return jax.random.fold_in(self.key, zlib.crc32(name.encode()))
 
-    def matrix(self, name: str, shape: tuple[int, ...], *, fan_in: int, stacked: bool, residual: bool = False) -> Array:
+    def matrix(
+        self, name: str, shape: tuple[int, ...], *, fan_in: int, stacked: bool, residual: bool = False
+    ) -> Array | np.ndarray:
         """Returns a float32 matrix of `shape`, behind an axis of layers where `stacked`.
 
         Args:
@@ -73,17 +87,17 @@ class Initializer:
         std = self.std if self.std is not None else 1.0 / math.sqrt(fan_in)
         if residual:
             std /= math.sqrt(2 * self.num_layers)
-        label = jnp.uint32(zlib.crc32(name.encode()))
-        return _draw(self.key, label, jnp.float32(std), shape, self.num_layers if stacked else None, self.init)
+        drawn = np.float32(std) * _draw(self.key, name, shape, self.num_layers if stacked else 1, self.init)
+        return drawn if stacked else drawn[0]
 
-    def uniform(self, name: str, shape: tuple[int, ...], below: float, *, stacked: bool) -> Array:
-        """Returns numbers drawn evenly from [0, below), behind an axis of layers where `stacked`."""
-        label = jnp.uint32(zlib.crc32(name.encode()))
-        return _draw(self.key, label, jnp.float32(below), shape, self.num_layers if stacked else None, "uniform")
-
-    def constant(self, value: float, size: int, *, stacked: bool) -> Array:
+    def constant(self, value: float, size: int, *, stacked: bool) -> np.ndarray:
         """Returns a vector [size] of one value, behind an axis of layers where `stacked`."""
-        return jnp.full((self.num_layers, size) if stacked else (size,), value, jnp.float32)
+        return np.full((self.num_layers, size) if stacked else (size,), value, np.float32)
+
+
+def parameter(value: Array | np.ndarray) -> nnx.Param:
+    """Returns a parameter of its own memory."""
+    return nnx.Param(jnp.array(value))
 
 
 class Linear(nnx.Module):
@@ -107,8 +121,9 @@ class Linear(nnx.Module):
             initial.matrix(name, (width, size), fan_in=width, stacked=stacked, residual=residual)
             for name, size in outputs.items()
         ]
-        self.kernel = nnx.Param(jnp.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0])
-        self.bias = nnx.Param(initial.constant(0.0, sum(outputs.values()), stacked=stacked)) if bias else None
+        side_by_side = np.concatenate if isinstance(parts[0], np.ndarray) else jnp.concatenate
+        self.kernel = parameter(side_by_side(parts, axis=-1))
+        self.bias = parameter(initial.constant(0.0, sum(outputs.values()), stacked=stacked)) if bias else None
 
     def __call__(self, x: Array) -> Array:
         """Returns [..., out] in x's dtype for x [..., in]."""
@@ -127,9 +142,9 @@ class Norm(nnx.Module):
     ) -> None:
         self.kind = kind
         self.eps = eps
-        self.scale = nnx.Param(initial.constant(1.0, width, stacked=stacked))
+        self.scale = parameter(initial.constant(1.0, width, stacked=stacked))
         has_bias = bias and kind == "layernorm"
-        self.bias = nnx.Param(initial.constant(0.0, width, stacked=stacked)) if has_bias else None
+        self.bias = parameter(initial.constant(0.0, width, stacked=stacked)) if has_bias else None
 
     def __call__(self, x: Array) -> Array:
         """Returns x [..., width] normalised."""

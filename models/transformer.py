@@ -23,7 +23,7 @@ from configs.errors import ConfigError
 from models import pattern, positions
 from models.attention import Attention, Rows
 from models.kv_cache import Entry, KVCache
-from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, soft_cap
+from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, parameter, soft_cap
 
 
 class Block(nnx.Module):
@@ -87,7 +87,7 @@ class Transformer(nnx.Module):
         on_cpu = jax.default_backend() == "cpu"
         self.scan = config.scan_layers == "yes" or (config.scan_layers == "auto" and not on_cpu)
         size = (config.vocab_size, config.width)
-        self.embedding = nnx.Param(initial.matrix("embedding", size, fan_in=config.width, stacked=False))
+        self.embedding = parameter(initial.matrix("embedding", size, fan_in=config.width, stacked=False))
         self.schemes = nnx.Dict(
             {
                 kind: positions.build(config, kind, rngs=nnx.Rngs(initial.named(f"positions.{kind}")))
@@ -98,7 +98,7 @@ class Transformer(nnx.Module):
         norm = dict(kind=config.norm, bias=config.norm_bias, eps=config.norm_eps)
         self.norm = Norm(initial, config.width, stacked=False, **norm)
         head = None if config.tie_embeddings else initial.matrix("head", size, fan_in=config.width, stacked=False)
-        self.head = None if head is None else nnx.Param(head)
+        self.head = None if head is None else parameter(head)
 
     def __call__(
         self,

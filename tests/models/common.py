@@ -1,0 +1,169 @@
+"""Tiny models, drawn configs, and an independent float64 forward in NumPy."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from hypothesis import strategies as st
+from ml_collections import ConfigDict
+
+import models
+from configs import base, fields, validate
+
+# Tests compile many programs and run each of them once.
+HASTE = {"xla_backend_optimization_level": 0}
+
+GPT2 = {
+    "mlp": "gelu",
+    "norm": "layernorm",
+    "norm_bias": True,
+    "norm_eps": 1e-5,
+    "mlp_bias": True,
+    "attention.qkv": "fused",
+    "attention.qkv_bias": True,
+    "attention.out_bias": True,
+    "position.kind": "learned",
+    "position.max_length": 32,
+}
+
+
+def tiny(**changes: Any) -> ConfigDict:
+    """Returns a resolved config.model of 2 layers, width 16, 4 heads, 2 KV heads; dots are written `__`."""
+    config = base.get_config()
+    small = dict(width=16, num_layers=2, num_heads=4, num_kv_heads=2, mlp_width=24, vocab_size=32)
+    config.data.weights.text, config.data.weights.mqar, config.data.mqar.vocab_size = 0.0, 1.0, 32
+    config.data.length = 16
+    for name, value in {**small, **changes}.items():
+        fields.set_field(config, f"model.{name.replace('__', '.')}", value)
+    return validate.resolve(config).model
+
+
+def build(config: ConfigDict, seed: int = 0, *, noisy: bool = True) -> models.Transformer:
+    """Returns a model; `noisy` moves norms, biases and the like off their constant first values."""
+    graphdef, params = models.initialise(config, seed)
+    if noisy:
+        noise = np.random.default_rng(seed)
+        params = jax.tree.map(lambda x: x + jnp.asarray(0.1 * noise.standard_normal(x.shape), x.dtype), params)
+    return nnx.merge(graphdef, params)
+
+
+def run(model: models.Transformer, *args: Any, **kwargs: Any) -> Any:
+    """Calls a model under jit, compiled in haste."""
+    graphdef, params = nnx.split(model)
+    function = jax.jit(
+        lambda params, args, kwargs: nnx.merge(graphdef, params)(*args, **kwargs), compiler_options=HASTE
+    )
+    return function(params, args, kwargs)
+
+
+def tokens(rows: int, length: int, vocab: int = 32, seed: int = 3) -> jax.Array:
+    return jax.random.randint(jax.random.key(seed), (rows, length), 0, vocab)
+
+
+@st.composite
+def configs(draw: st.DrawFn, **fixed: Any) -> ConfigDict:
+    """Draws resolved config.model's over the fields that shape the forward pass."""
+    groups = draw(st.sampled_from([1, 2, 3]))
+    heads = groups * draw(st.sampled_from([1, 2]))
+    kind = draw(st.sampled_from(["none", "learned", "sinusoidal", "rope"]))
+    norm = draw(st.sampled_from(["rmsnorm", "layernorm"]))
+    changes = dict(
+        num_layers=draw(st.sampled_from([1, 2])),
+        num_heads=heads,
+        num_kv_heads=groups,
+        head_dim=draw(st.sampled_from([4, 6, 8])),
+        width=draw(st.sampled_from([8, 14, 16])),
+        mlp=draw(st.sampled_from(["swiglu", "gelu", "gelu_exact", "relu2", "relu"])),
+        mlp_bias=draw(st.booleans()),
+        norm=norm,
+        norm_bias=norm == "layernorm" and draw(st.booleans()),
+        tie_embeddings=draw(st.booleans()),
+        logit_soft_cap=draw(st.sampled_from([None, 5.0])),
+        attention__qkv=draw(st.sampled_from(["split", "fused"])),
+        attention__qkv_bias=draw(st.booleans()),
+        attention__out_bias=draw(st.booleans()),
+        attention__qk_norm=draw(st.booleans()),
+        attention__soft_cap=draw(st.sampled_from([None, 4.0])),
+        attention__window=draw(st.sampled_from([None, 3])),
+        attention__window_pattern=draw(st.sampled_from([(), (2, 0)])),
+        position__kind=kind,
+        position__max_length=24 if kind == "learned" else None,
+    )
+    if kind == "rope":
+        changes["position__pattern"] = draw(st.sampled_from([(), ("rope", "none")]))
+        changes["position__rope__pairing"] = draw(st.sampled_from(["half", "interleaved"]))
+        scaling = draw(st.sampled_from(["none", "linear", "ntk", "dynamic", "yarn", "llama3"]))
+        changes["position__rope__scaling__kind"] = scaling
+        changes["position__rope__scaling__original_length"] = 6
+        changes["position__rope__scaling__factor"] = 1.0 if scaling == "none" else 4.0
+    return tiny(**{**changes, **fixed})
+
+
+def numpy_logits(config: ConfigDict, model: models.Transformer, ids: np.ndarray) -> np.ndarray:
+    """Returns the logits [T, V] of one row, in float64, by loops over layers, heads and queries."""
+    params = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(nnx.state(model)))
+    H, G, K = config.num_heads, config.num_kv_heads, config.head_dim
+
+    def norm(x: np.ndarray, p: dict[str, np.ndarray], kind: str) -> np.ndarray:
+        if kind == "layernorm":
+            x = x - x.mean(-1, keepdims=True)
+        y = x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_eps) * p["scale"]
+        return y + p.get("bias", 0.0)
+
+    def linear(x: np.ndarray, p: dict[str, np.ndarray]) -> np.ndarray:
+        return x @ p["kernel"] + p.get("bias", 0.0)
+
+    def turn(x: np.ndarray, position: int) -> np.ndarray:
+        if config.position.kind != "rope":
+            return x
+        angle = position * config.position.rope.theta ** (-2.0 * np.arange(K // 2) / K)
+        spun = (x[: K // 2] + 1j * x[K // 2 :]) * np.exp(1j * angle)
+        return np.concatenate([spun.real, spun.imag])
+
+    x = params["embedding"][ids]
+    if config.position.kind == "learned":
+        x = x + params["schemes"]["learned"]["table"][: len(ids)]
+    for layer in range(config.num_layers):
+        block = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["blocks"])
+        attention = block["attention"]
+        h = norm(x, block["attention_norm"], config.norm)
+        if "qkv" in attention:
+            q, k, v = np.split(linear(h, attention["qkv"]), [H * K, H * K + G * K], axis=-1)
+        else:
+            q, k, v = (linear(h, attention[name]) for name in ("query", "key", "value"))
+        out = np.zeros((len(ids), H, K))
+        for t in range(len(ids)):
+            for head in range(H):
+                group = head // (H // G)
+                part = slice(group * K, (group + 1) * K)
+                query = turn(q[t, head * K : (head + 1) * K], t)
+                scores = np.array([query @ turn(k[s, part], s) for s in range(t + 1)]) / np.sqrt(K)
+                weights = np.exp(scores - scores.max())
+                out[t, head] = weights / weights.sum() @ v[: t + 1, part]
+        x = x + linear(out.reshape(len(ids), H * K), attention["out"])
+        h = norm(x, block["mlp_norm"], config.norm)
+        up = linear(h, block["mlp"]["up"])
+        if config.mlp == "swiglu":
+            gate = linear(h, block["mlp"]["gate"])
+            hidden = gate / (1 + np.exp(-gate)) * up
+        else:
+            hidden = 0.5 * up * (1 + np.tanh(np.sqrt(2 / np.pi) * (up + 0.044715 * up**3)))
+        x = x + linear(hidden, block["mlp"]["down"])
+    table = params["embedding"] if config.tie_embeddings else params["head"]
+    return norm(x, params["norm"], config.norm) @ table.T
+
+
+def close(got: Any, wanted: Any, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(
+        np.asarray(got, np.float64), np.asarray(wanted, np.float64), atol=tolerance, rtol=tolerance
+    )
+
+
+def as_dict(params: Any) -> dict[str, jnp.ndarray]:
+    """Returns parameters by dotted path."""
+    return {
+        ".".join(str(part.key) for part in path if isinstance(part, jax.tree_util.DictKey)): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
