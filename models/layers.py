@@ -33,12 +33,14 @@ def _piece(key: Array, name: Array, layer: Array, index: Array, init: str) -> Ar
         key = jax.random.fold_in(key, part)
     if init == "normal":
         return jax.random.normal(key, (PIECE,))
+    if init == "uniform":
+        return jax.random.uniform(key, (PIECE,))
     # A normal cut at two deviations keeps this share of its spread.
     return jax.random.truncated_normal(key, -2.0, 2.0, (PIECE,)) / 0.87962566103423978
 
 
 def _draw(key: Array, name: str, shape: tuple[int, ...], layers: int, init: str) -> Array | np.ndarray:
-    """Returns numbers of mean 0 and deviation 1, [layers, *shape], each layer's from its own key."""
+    """Returns numbers [layers, *shape], each layer's from its own key: of mean 0 and deviation 1, or even in [0, 1)."""
     size = math.prod(shape)
     pieces = -(-size // PIECE)
     label, which = np.uint32(zlib.crc32(name.encode())), np.arange(layers * pieces, dtype=np.uint32)
@@ -89,6 +91,10 @@ class Initializer:
             std /= math.sqrt(2 * self.num_layers)
         drawn = np.float32(std) * _draw(self.key, name, shape, self.num_layers if stacked else 1, self.init)
         return drawn if stacked else drawn[0]
+
+    def uniform(self, name: str, size: int, below: float) -> Array | np.ndarray:
+        """Returns a vector [size] for each layer, drawn evenly from [0, below)."""
+        return np.float32(below) * _draw(self.key, name, (size,), self.num_layers, "uniform")
 
     def constant(self, value: float, size: int, *, stacked: bool) -> np.ndarray:
         """Returns a vector [size] of one value, behind an axis of layers where `stacked`."""
