@@ -1,0 +1,213 @@
+"""Retrieval: what counts as an answer, and what an oracle and a guesser get."""
+
+import numpy as np
+import pytest
+
+from data import passkey
+from eval import recall, retrieval, scoring
+from eval.progress import Silent
+
+
+def evaluated(run) -> dict:
+    return retrieval.evaluate(run, Silent())
+
+
+def recalled(prompts: np.ndarray, pairs: int) -> np.ndarray:
+    """The value that stands after the last key in each prompt's pairs."""
+    keys, values = prompts[:, 0 : 2 * pairs : 2], prompts[:, 1 : 2 * pairs : 2]
+    return np.take_along_axis(values, (keys == prompts[:, -1:]).argmax(1)[:, None], 1)
+
+
+@pytest.fixture
+def oracle(monkeypatch):
+    """A model that knows: it reads the answer off the row."""
+    monkeypatch.setattr(
+        scoring, "score", lambda model, params, batch: (np.zeros(batch["targets"].shape), batch["targets"])
+    )
+    monkeypatch.setattr(scoring, "answer", lambda model, params, prompts, max_new, **_: recalled(prompts, 4))
+
+
+@pytest.fixture
+def guesser(monkeypatch):
+    """A model that guesses among the values of the vocabulary."""
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(
+        scoring,
+        "score",
+        lambda model, params, batch: (np.ones(batch["targets"].shape), rng.integers(32, 64, batch["targets"].shape)),
+    )
+    monkeypatch.setattr(
+        scoring, "answer", lambda model, params, prompts, max_new, **_: rng.integers(32, 64, (len(prompts), max_new))
+    )
+
+
+def test_rows_keep_their_pairs_and_ask_again_until_they_are_full(recall_run):
+    config = recall_run().config
+    for length in (15, 16, 31, 60):
+        rows = recall.rows(config, 0, 20, length)
+        assert rows.tokens.shape == rows.targets.shape == (20, length)
+        np.testing.assert_array_equal(rows.tokens[:, 1:], rows.targets[:, :-1])
+        keys = rows.tokens[:, 0:8:2]
+        assert all(len(set(row)) == 4 for row in keys.tolist()) and keys.max() < 32
+        for row in range(20):
+            for column in range(8, length, 2):  # every question, counted or not
+                pair = keys[row].tolist().index(rows.tokens[row, column])
+                assert rows.targets[row, column] == rows.tokens[row, 2 * pair + 1]
+                if column >= length // 2:
+                    assert rows.depth[row, column] == pair / 4
+        counted = np.flatnonzero(rows.counted.any(0))
+        assert counted.tolist() == [c for c in range(8, length, 2) if c >= length // 2]
+        assert rows.last == counted[-1]
+
+
+def test_each_round_asks_for_every_key_once(recall_run):
+    rows = recall.rows(recall_run().config, 0, 10, 31)
+    asked = np.concatenate([rows.tokens, rows.targets[:, -1:]], 1)[:, 8::2].reshape(10, 3, 4)
+    for row, keys in zip(asked, rows.tokens[:, 0:8:2], strict=True):
+        assert all(sorted(part) == sorted(keys) for part in row.tolist())
+    assert len({tuple(np.argsort(part)) for row in asked for part in row.tolist()}) > 5  # in other orders
+
+
+def test_rows_do_not_depend_on_how_many_are_drawn(recall_run):
+    config = recall_run().config
+    whole, part = recall.rows(config, 0, 10, 31), recall.rows(config, 4, 3, 31)
+    np.testing.assert_array_equal(whole.tokens[4:7], part.tokens)
+
+
+def test_an_oracle_is_always_right(recall_run, oracle):
+    found = evaluated(recall_run(eval__multiples=(1, 2, 4), eval__scalings=("yarn",)))
+    assert found["task"] == "mqar" and found["accuracy"] == 1.0
+    assert [(e["scaling"], e["length"], e["accuracy"]) for e in found["by_length"]] == [
+        (scaling, length, 1.0) for scaling in ("trained", "yarn") for length in (15, 30, 60)
+    ]
+    for cell in found["cells"]:
+        assert cell["accuracy"] == 1.0 and cell["pairs"] == 4 and cell["interval"][1] == 1.0
+    assert all(entry["exact_match"]["accuracy"] == 1.0 for entry in found["by_length"])
+
+
+def test_a_guesser_gets_what_chance_gives(recall_run, guesser):
+    found = evaluated(recall_run(eval__retrieval__examples=400))
+    for entry in found["by_length"]:
+        for counts in (entry, entry["exact_match"]):
+            deviation = (counts["examples"] * (1 / 32) * (31 / 32)) ** 0.5
+            assert abs(counts["correct"] - counts["examples"] / 32) < 4 * deviation
+
+
+def test_counts_add_up(recall_run, guesser):
+    found = evaluated(recall_run(eval__retrieval__examples=10, eval__batch_size=4))
+    first, second = found["by_length"]
+    # 4 questions in 15 tokens; of 30 tokens, questions at 16, 18 .. 28 lie in the second half.
+    assert first["examples"] == 40 and second["examples"] == 8 * 10 - 10
+    for entry in (first, second):
+        here = [cell for cell in found["cells"] if cell["length"] == entry["length"]]
+        assert sum(cell["examples"] for cell in here) == entry["examples"]
+        assert sum(cell["correct"] for cell in here) == entry["correct"]
+        assert sum(cell["exact_match"]["examples"] for cell in here) == entry["exact_match"]["examples"] == 10
+    assert [cell["depth"] for cell in found["cells"][:4]] == pytest.approx([0.1, 0.3, 0.5, 0.7])
+
+
+def test_the_generated_answer_is_the_teacher_forced_one(recall_run):
+    # One token, and the prompt is the row itself: the cache must not change what the model says.
+    run = recall_run(eval__multiples=(2,), eval__scalings=("linear",), eval__retrieval__examples=8)
+    rows = recall.rows(run.config, 0, 8, 30)
+    for variant in retrieval._lengths(run.config)[1:]:
+        if variant.length == 30:
+            _, likeliest = scoring.score(variant.model, run.params, rows.batch())
+            answers = scoring.answer(variant.model, run.params, rows.tokens[:, : rows.last + 1], max_new=1)
+            np.testing.assert_array_equal(answers[:, 0], likeliest[:, rows.last])
+
+
+def test_a_real_model_from_end_to_end(recall_run):
+    found = evaluated(recall_run(eval__retrieval__examples=6, eval__multiples=(2,), eval__scalings=("linear",)))
+    # The training length was not asked for, but `accuracy` is about it.
+    assert [entry["multiple"] for entry in found["by_length"]] == [1, 2, 2]
+    assert found["accuracy"] == found["by_length"][0]["accuracy"] is not None
+    assert all(entry["loss"] > 0 for entry in found["by_length"])
+
+
+def test_without_generation(recall_run, oracle):
+    found = evaluated(recall_run(eval__retrieval__generate=False))
+    assert all(entry["exact_match"] is None for entry in found["by_length"] + found["cells"])
+
+
+def test_what_cannot_be_asked_says_why(make, recall_run):
+    run = make(data__length=64, eval__retrieval__task="passkey")
+    found = evaluated(run)
+    needed = passkey.shortest(run.tokenizer) - 1
+    assert found["accuracy"] is None and found["cells"][0]["length"] == 128
+    assert found["by_length"][0]["reason"] == f"needle and question take {needed} tokens" and needed > 64
+    learned = evaluated(recall_run(model__position__kind="learned", eval__multiples=(1, 2)))["by_length"]
+    assert learned[0]["examples"] > 0 and learned[1]["reason"] == "the learned table has 15 positions"
+    assert (
+        evaluated(recall_run(eval__retrieval__task="passkey"))["by_length"][0]["reason"] == "the run has no tokenizer"
+    )
+    few = evaluated(make(data__tokenizer="char", eval__retrieval__task="mqar"))["by_length"][0]["reason"]
+    assert "recall needs 64" in few
+    letters = evaluated(make(data__tokenizer="char", eval__retrieval__task="passkey"))["by_length"][0]["reason"]
+    assert "character" in letters
+
+
+@pytest.fixture
+def reader(monkeypatch):
+    """A model that finds a passkey in the bytes of its prompt, teacher-forced and generated."""
+
+    def key_of(tokens: np.ndarray) -> list[int]:
+        text = bytes(tokens.tolist()).decode()
+        return list(text.split("The pass key is ")[1][:5].encode())
+
+    def score(model, params, batch):
+        likeliest = np.zeros_like(batch["targets"])
+        likeliest[:, -6:] = [[32, *key_of(row)] for row in batch["tokens"]]
+        return np.full(batch["targets"].shape, 0.5), likeliest
+
+    def answer(model, params, prompts, max_new, mask_BT=None):
+        assert mask_BT is None and max_new == 6
+        return np.array([[32, *key_of(row)] for row in prompts])
+
+    monkeypatch.setattr(scoring, "score", score)
+    monkeypatch.setattr(scoring, "answer", answer)
+
+
+def test_passkeys_that_are_read_are_right_at_every_depth(make, reader):
+    found = evaluated(make(data__length=150, eval__retrieval__depths=3))
+    assert found["task"] == "passkey" and found["accuracy"] == 1.0
+    assert [(cell["length"], cell["depth"], cell["examples"]) for cell in found["cells"]] == [
+        (length, depth, 4) for length in (150, 300) for depth in (0.0, 0.5, 1.0)
+    ]
+    assert all(entry["exact_match"]["accuracy"] == 1.0 and entry["loss"] == 0.5 for entry in found["by_length"])
+
+
+def test_one_wrong_digit_is_wrong(make, reader, monkeypatch):
+    original = scoring.score, scoring.answer
+
+    def score(model, params, batch):
+        losses, likeliest = original[0](model, params, batch)
+        likeliest[0, -3] = 0
+        return losses, likeliest
+
+    def answer(*args, **kwargs):
+        found = original[1](*args, **kwargs)
+        found[0, -1] = 0
+        return found
+
+    monkeypatch.setattr(scoring, "score", score)
+    monkeypatch.setattr(scoring, "answer", answer)
+    entry = evaluated(make(data__length=150, eval__multiples=(1,), eval__retrieval__depths=1))["by_length"][0]
+    assert entry["correct"] == 3 and entry["exact_match"]["correct"] == 3 and entry["examples"] == 4
+
+
+def test_answers_of_several_lengths_share_one_batch(make, monkeypatch):
+    # Rows whose answers take 2 and 3 tokens: the prompts end where the answers begin, padded on the left.
+    tokens = np.array([[1, 2, 3, 4, 5, 6], [11, 12, 13, 14, 15, 16]], np.int32)
+    rows = passkey.Passkey(tokens, np.array([2, 3]), ["a", "b"], np.zeros(2), np.zeros((2, 2), np.int32))
+    seen = {}
+
+    def answer(model, params, prompts, max_new, mask_BT=None):
+        seen.update(prompts=prompts, mask=mask_BT)
+        return np.array([[5, 6, 99], [14, 15, 16]])
+
+    monkeypatch.setattr(scoring, "answer", answer)
+    run = make(data__length=150)
+    assert retrieval._generated(run, retrieval._lengths(run.config)[0], rows).tolist() == [True, True]
+    assert seen["mask"].tolist() == [[1, 1, 1, 1], [0, 1, 1, 1]]
+    assert seen["prompts"][0].tolist() == [1, 2, 3, 4] and seen["prompts"][1, 1:].tolist() == [11, 12, 13]

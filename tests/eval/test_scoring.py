@@ -1,0 +1,101 @@
+"""Scores: an independent softmax, in pieces or whole, one program for every scaling."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from scipy.special import log_softmax
+
+from eval import scoring, variants
+
+rng = np.random.default_rng(0)
+
+
+def batch(rows: int = 3, length: int = 16, vocab: int = 256) -> dict[str, np.ndarray]:
+    tokens = rng.integers(0, vocab, (rows, length + 1)).astype(np.int32)
+    return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
+
+
+def by_numpy(model_config, params, given) -> tuple[np.ndarray, np.ndarray]:
+    """Losses and argmax from the model's logits, by numpy in float64."""
+    graph = scoring.graphdef(model_config)
+    logits = np.asarray(jax.jit(lambda p, t: nnx.merge(graph, p)(t))(params, given["tokens"]), np.float64)
+    losses = -np.take_along_axis(log_softmax(logits, axis=-1), given["targets"][..., None], -1)[..., 0]
+    return losses, logits.argmax(-1)
+
+
+def test_losses_and_argmax_equal_numpys(make):
+    run, given = make(), batch()
+    losses, likeliest = scoring.score(run.config.model, run.params, given)
+    expected, argmax = by_numpy(run.config.model, run.params, given)
+    np.testing.assert_allclose(losses, expected, atol=2e-5)
+    np.testing.assert_array_equal(likeliest, argmax)
+
+
+def test_pieces_change_nothing(make, monkeypatch):
+    run, given = make(), batch(length=19)  # a shape no other test has compiled
+    monkeypatch.setattr(scoring, "LOGITS", 3 * 256 * 5)  # 5 of 19 positions at once
+    called = []
+    original = scoring._in_pieces
+    monkeypatch.setattr(scoring, "_in_pieces", lambda *args: called.append(args[-1]) or original(*args))
+    losses, likeliest = scoring.score(run.config.model, run.params, given)
+    expected, argmax = by_numpy(run.config.model, run.params, given)
+    assert called == [5]
+    np.testing.assert_allclose(losses, expected, atol=2e-5)
+    np.testing.assert_array_equal(likeliest, argmax)
+
+
+SCALINGS = ("none", "linear", "ntk", "dynamic", "yarn", "llama3")
+
+
+def test_a_scaling_at_evaluation_is_the_model_built_with_it(make):
+    run = make(eval__multiples=(4,), eval__scalings=SCALINGS)
+    given = batch(length=64)
+    seen = {}
+    for variant in variants.variants(run.config)[1:]:
+        expected, _ = by_numpy(variant.model, run.params, given)
+        seen[variant.scaling], _ = scoring.score(variant.model, run.params, given)
+        np.testing.assert_allclose(seen[variant.scaling], expected, atol=5e-5, err_msg=variant.scaling)
+    for first in SCALINGS:
+        for second in SCALINGS:
+            if first < second:  # each kind does something of its own
+                assert np.abs(seen[first] - seen[second]).max() > 1e-3, (first, second)
+
+
+def test_scalings_of_one_length_share_one_program(make):
+    run = make(eval__multiples=(2,), eval__scalings=SCALINGS)
+    given = batch(length=32)
+    before = scoring._score._cache_size()
+    for variant in variants.variants(run.config):
+        scoring.score(variant.model, run.params, given)
+    assert scoring._score._cache_size() == before + 1
+
+
+def test_equal_functions_have_equal_keys(make):
+    run = make(eval__multiples=(1, 2), eval__scalings=SCALINGS)
+    keys = {(v.scaling, v.multiple): scoring.function_key(v.model, v.length) for v in variants.variants(run.config)}
+    # At the training length a factor of 1 leaves RoPE as it is; at twice that only raw RoPE equals the run's own.
+    assert len({keys[kind, 1.0] for kind in ("trained", *SCALINGS)}) == 1
+    assert len({keys[kind, 2.0] for kind in ("trained", *SCALINGS)}) == len(SCALINGS)
+
+
+def test_an_explicit_factor_is_not_mistaken_for_the_computed_one(make):
+    scaling = {"kind": "yarn", "factor": 2.0, "attention_factor": 1.0, "original_length": 16}
+    fields = {f"model__position__rope__scaling__{name}": value for name, value in scaling.items()}
+    run = make(eval__multiples=(2,), eval__scalings=("yarn",), **fields)
+    own, computed = variants.variants(run.config)
+    assert own.factor == computed.factor == 2
+    assert scoring.function_key(own.model, 32) != scoring.function_key(computed.model, 32)
+
+
+@pytest.mark.parametrize("kind", ["none", "yarn", "dynamic"])
+def test_answers_through_the_cache_are_the_teacher_forced_argmax(make, kind: str):
+    run = make(eval__multiples=(2,), eval__scalings=(kind,))
+    variant = variants.variants(run.config)[1]
+    prompts = batch(length=30)["tokens"]
+    answers = scoring.answer(variant.model, run.params, prompts, max_new=2)
+    whole = np.concatenate([prompts, answers], axis=1)
+    _, likeliest = scoring.score(variant.model, run.params, {"tokens": whole[:, :30], "targets": whole[:, 1:31]})
+    np.testing.assert_array_equal(likeliest[:, -1], answers[:, 0])
+    _, likeliest = scoring.score(variant.model, run.params, {"tokens": whole[:, :31], "targets": whole[:, 1:]})
+    np.testing.assert_array_equal(likeliest[:, -1], answers[:, 1])
