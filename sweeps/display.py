@@ -49,7 +49,7 @@ def row(key: str, run: Standing, phase: str = "") -> Row:
         _number(run.val_loss),
         f"{run.tokens_per_second:,.0f}" if run.tokens_per_second and run.status == "running" else "",
         duration(run.seconds_left),
-        run.error_line if over else run.note,
+        run.error_line if over else "" if phase else run.note,
     )
 
 
@@ -61,6 +61,9 @@ def summary(board: Board, phases: Mapping[str, str] | None = None) -> str:
     """Returns the counts in words, and the time left where runs that are done tell how long one takes."""
     counts = Counter(run.status for run in board.values())
     parts = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
+    evaluating = sum(phase.startswith("evaluating") for phase in (phases or {}).values())
+    if evaluating:
+        parts.append(f"{evaluating} being evaluated")
     failing = sum(bool(run.eval_errors) for run in board.values())
     if failing:
         parts.append(f"{failing} with a failed evaluation")
