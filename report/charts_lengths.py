@@ -27,17 +27,18 @@ from report.measures import (
     TRAINED,
     Point,
     loss_points,
+    loss_unit,
     mean_loss,
     pooled,
     retrieval_points,
     scaling_label,
     scaling_order,
 )
-from report.reading import Arm, Study
+from report.reading import Arm, Study, dig, text
 from report.statistics import Estimate
 
 PANELS = 48  # most panels in one figure
-LOSS_INTERVAL = "bars: 95% t-interval over seeds, or over tokens where there is one seed"
+LOSS_INTERVAL = "bars: 95% t-interval over seeds (over tokens where there is one seed)"
 SHARE_INTERVAL = "bars: Wilson's 95% interval over the examples of all seeds"
 
 
@@ -45,13 +46,13 @@ def loss_by_length(study: Study) -> Figure | None:
     """Returns the loss against length under each arm's own setting."""
     rows = _rows(study, loss_points, mean_loss, [TRAINED])
     caption = f"Each arm as it was trained, dots: means over seeds; {LOSS_INTERVAL}."
-    return _by_arm(study, rows, "loss-by-length", "Loss against length", "validation loss, nats/token", caption)
+    return _by_arm(study, rows, "loss-by-length", "Loss against length", _loss_label(study), caption)
 
 
 def retrieval_by_length(study: Study) -> Figure | None:
     """Returns retrieval accuracy against length under each arm's own setting."""
     rows = _rows(study, retrieval_points, pooled, [TRAINED])
-    caption = f"Each arm as it was trained; {SHARE_INTERVAL}."
+    caption = f"Each arm as it was trained; {SHARE_INTERVAL}.{_counted(study)}"
     return _by_arm(study, rows, "retrieval-by-length", "Retrieval against length", "share right", caption, share=True)
 
 
@@ -59,7 +60,8 @@ def loss_by_scaling(study: Study) -> Figure | None:
     """Returns the loss against length, a panel an arm and a line a RoPE scaling applied at evaluation only."""
     rows = _rows(study, loss_points, mean_loss, None)
     caption = f"RoPE scalings applied at evaluation only, without any tuning; {LOSS_INTERVAL}."
-    return _by_scaling(study, rows, "loss-by-scaling", "Loss by RoPE scaling", "validation loss, nats/token", caption)
+    caption += " Scalings of one run share its seed: the paired differences in the words above are narrower."
+    return _by_scaling(study, rows, "loss-by-scaling", "Loss by RoPE scaling", _loss_label(study), caption)
 
 
 def retrieval_by_scaling(study: Study) -> Figure | None:
@@ -68,6 +70,17 @@ def retrieval_by_scaling(study: Study) -> Figure | None:
     caption = f"RoPE scalings applied at evaluation only, without any tuning; {SHARE_INTERVAL}."
     key, title = "retrieval-by-scaling", "Retrieval by RoPE scaling"
     return _by_scaling(study, rows, key, title, "share right", caption, share=True)
+
+
+def _loss_label(study: Study) -> str:
+    return f"validation loss, {loss_unit(study)}"
+
+
+def _counted(study: Study) -> str:
+    """Returns a sentence on which answers were counted, where the evaluations agree on it."""
+    found = {text(dig(run.evals.get("retrieval"), "settings", "counted")) for arm in study.arms for run in arm.done}
+    words = found - {""}
+    return f" Counted: {words.pop()}." if len(words) == 1 else ""
 
 
 def _rows(
@@ -186,7 +199,8 @@ def heat_map(study: Study) -> Figure | None:
     columns = balanced(len(panels), 760 // (step * len(order) + 60))
     spec = finish(in_panels(chart, "panel", panels, columns), {"cells": rows})
     left_out = f" Only the first {PANELS} panels are drawn." if len(panels) == PANELS else ""
-    caption = f"Share of needles found by all seeds together; n: examples. Colours always span 0 to 100%.{left_out}"
+    caption = "Share of needles found by all seeds together; n: examples. Colours always span 0 to 100%."
+    caption += f"{_counted(study)}{left_out}"
     width = step * len(order) + 60
     return Figure("heat-map", "Retrieval by depth and length", caption, spec, False, width, True, len(panels))
 

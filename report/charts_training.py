@@ -25,7 +25,7 @@ from report.figures import (
     tip,
 )
 from report.frames import positions
-from report.measures import from_eval, from_info, loss, median, pooled, retrieval_points, train_memory
+from report.measures import from_eval, from_info, loss, loss_unit, median, pooled, retrieval_points, train_memory
 from report.reading import Arm, Run, Study, number
 from report.statistics import over_seeds
 
@@ -61,7 +61,7 @@ def curves(study: Study, key: str, title: str, smooth: bool) -> Figure | None:
     names = [arm.name for arm in study.arms]
     last = max((series.index.max() for series in per_run.values()), default=1.0)
     x = alt.X("tokens:Q", title="training tokens", axis=si(), scale=spanning((0.0, 1.02 * last)))
-    y = alt.Y("loss:Q", title=f"{title}, nats/token", scale=spanning(ends))
+    y = alt.Y("loss:Q", title=f"{title}, {loss_unit(study)}", scale=spanning(ends))
     thin = on("seeds").mark_line(strokeWidth=0.8, strokeOpacity=0.4).encode(x, y, colour(names), detail="line:N")
     thick = on("means").mark_line(strokeWidth=2).encode(x, y, colour(names), *dashes(names))
     tips = tip(("arm:N", "arm", ""), ("tokens:Q", "tokens", ",.0f"), ("loss:Q", "loss", ".4f"))
@@ -136,12 +136,9 @@ def by_position(study: Study) -> Figure | None:
     ends = domain((row["loss"] for row in rows), both_ends(rows))
     fit(rows, ends)
     scale = spanning(ends)
-    y = alt.Y("loss:Q", title="validation loss, nats/token", scale=scale)
-    band = (
-        on("rows")
-        .mark_area(fillOpacity=0.13)
-        .encode(x, alt.Y("bottom:Q", scale=scale, title="validation loss, nats/token"), colour(names), y2="top:Q")
-    )
+    what = f"validation loss, {loss_unit(study)}"
+    y, bottom = (alt.Y(name, title=what, scale=scale) for name in ("loss:Q", "bottom:Q"))
+    band = on("rows").mark_area(fillOpacity=0.13).encode(x, bottom, colour(names), y2="top:Q")
     line = on("rows").mark_line(strokeWidth=1.8).encode(x, y, colour(names), *dashes(names))
     tips = tip(("arm:N", "arm", ""), ("position:Q", "position", ".0f"), ("loss:Q", "loss", ".4f"))
     tips += tip(("low:Q", "95% from", ".4f"), ("high:Q", "to", ".4f"), ("seeds:Q", "seeds", ""))
@@ -185,7 +182,7 @@ def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -
     if len(rows) < 2 or max(values) <= 1.01 * min(values):
         return None
     names = [arm.name for arm in study.arms]
-    what = "validation loss, nats/token" if by_loss else "retrieval at the training length"
+    what = f"validation loss, {loss_unit(study)}" if by_loss else "retrieval at the training length"
     x = alt.X("cost:Q", title=label, scale=spanning(domain(values, pad=0.12)), axis=si(4))
     ends = domain((row["quality"] for row in rows), both_ends(rows)) if by_loss else (0.0, 1.0)
     fit(rows, ends)

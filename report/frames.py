@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from report.measures import bounds, loss_points, retrieval_points
-from report.reading import Arm, Run, Study, Sweep, dig, items, number
+from report.reading import Arm, Run, Study, Sweep, dig, items, mapping, number, objects, text
+from report.statistics import wilson
 
 _RESULTS = ["study", "arm", "seed", "measure", "unit", "length", "multiple", "scaling", "depth", "position"]
 _RESULTS += ["value", "low", "high", "correct", "examples"]
@@ -76,6 +77,7 @@ def positions(run: Run) -> list[tuple[float, float]]:
 
 
 def _points(arm: Arm) -> Iterator[dict[str, Any]]:
+    yield from _exact_matches(arm)
     groups = [
         ("loss_by_length", "nats/token", loss_points(arm)),
         ("retrieval_by_length", "share", retrieval_points(arm)),
@@ -85,3 +87,25 @@ def _points(arm: Arm) -> Iterator[dict[str, Any]]:
         for point in points:
             names = ("seed", "length", "multiple", "scaling", "depth", "value", "low", "high", "correct", "examples")
             yield {"measure": measure, "unit": unit, **{name: getattr(point, name) for name in names}}
+
+
+def _exact_matches(arm: Arm) -> Iterator[dict[str, Any]]:
+    """Yields the shares of generated answers that are right, where they were generated."""
+    for run in arm.done:
+        for raw in objects(run.evals.get("retrieval"), "by_length"):
+            match = mapping(raw.get("exact_match"))
+            share = wilson(number(match.get("correct")), number(match.get("examples")))
+            if math.isfinite(share.mean):
+                yield {
+                    "measure": "exact_match_by_length",
+                    "unit": "share",
+                    "seed": run.seed,
+                    "length": number(raw.get("length")),
+                    "multiple": number(raw.get("multiple")),
+                    "scaling": text(raw.get("scaling")),
+                    "value": share.mean,
+                    "low": share.low,
+                    "high": share.high,
+                    "correct": match["correct"],
+                    "examples": share.examples,
+                }

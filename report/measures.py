@@ -10,7 +10,7 @@ from report.reading import Arm, Run, Study, dig, mapping, number, objects, text
 from report.statistics import NOTHING, Estimate, over_seeds, wilson
 
 TRAINED = "trained"  # the evaluations' word for a run's own RoPE scaling, unchanged
-SCALINGS = (TRAINED, "none", "linear", "ntk", "dynamic", "yarn", "llama3")
+SCALINGS = (TRAINED, "none", "linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3", "longrope")
 Number = Callable[[Run], float]
 
 
@@ -80,6 +80,24 @@ def memory_source(arm: Arm) -> str:
     return "compiled" if compiled else "formula" if raws else ""
 
 
+def answers(study: Study) -> bool:
+    """True where the loss is that of recall answers, for runs that read no text."""
+    return any(text(dig(run.evals.get("loss"), "source")) == "mqar" for arm in study.arms for run in arm.done)
+
+
+def loss_unit(study: Study) -> str:
+    """Returns what the study's losses are counted in."""
+    return "nats/answer" if answers(study) else "nats/token"
+
+
+def spread(arm: Arm, measure: Number, quartiles: Callable[[Run], Any]) -> tuple[float, float]:
+    """Returns the least and the largest over seeds; for one seed the quartiles over its repeats."""
+    found = list(by_seed(arm, measure).values())
+    if len(found) == 1:
+        return bounds(next(quartiles(run) for run in arm.done if math.isfinite(measure(run))))
+    return (min(found), max(found)) if found else (math.nan, math.nan)
+
+
 def median(arm: Arm, measure: Number) -> float:
     """Returns the median over seeds; nan for none."""
     found = list(by_seed(arm, measure).values())
@@ -134,17 +152,31 @@ def retrieval_points(arm: Arm, cells: bool = False) -> list[Point]:
     return [point for point in kept if math.isfinite(point.value)]
 
 
-def skipped(arm: Arm) -> dict[str, list[str]]:
+def skipped(arm: Arm) -> dict[str, str]:
     """Returns {reason: the conditions that evaluations left out for it}, e.g. lengths beyond a learned table."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[tuple[str, str, str]]] = {}
     for run in arm.done:
         for measure in ("loss", "retrieval"):
             for raw in objects(run.evals.get(measure), "by_length"):
-                reason = text(raw.get("reason"))
-                if reason:
-                    under = "" if raw.get("scaling") == TRAINED else f" under {text(raw.get('scaling'))}"
-                    found.setdefault(reason, []).append(f"{measure} at {text(raw.get('length'))} tokens{under}")
-    return {reason: list(dict.fromkeys(conditions)) for reason, conditions in found.items()}
+                if reason := text(raw.get("reason")):
+                    condition = (measure, text(raw.get("length")), text(raw.get("scaling")))
+                    found.setdefault(reason, []).append(condition)
+    return {reason: _conditions(list(dict.fromkeys(conditions))) for reason, conditions in found.items()}
+
+
+def _conditions(conditions: list[tuple[str, str, str]]) -> str:
+    """Returns the conditions in words, the lengths of one measure under one scaling together."""
+    lengths: dict[tuple[str, str], list[str]] = {}
+    for measure, length, scaling in conditions:
+        lengths.setdefault((measure, scaling), []).append(length)
+    scalings: dict[tuple[str, str], list[str]] = {}
+    for (measure, scaling), tokens in lengths.items():
+        scalings.setdefault((measure, ", ".join(tokens)), []).append(scaling)
+    parts = [
+        f"{measure} at {tokens} tokens" + ("" if kinds == [TRAINED] else f" ({', '.join(kinds)})")
+        for (measure, tokens), kinds in scalings.items()
+    ]
+    return "; ".join(parts)
 
 
 def _point(arm: Arm, run: Run, raw: dict[str, Any], value: float, low: float, high: float) -> Point:

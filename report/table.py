@@ -12,11 +12,13 @@ from report.formats import DASH, PLUS_MINUS, decimals, fixed, interval, percent
 from report.measures import (
     TRAINED,
     Number,
+    answers,
     bits_per_byte,
     from_eval,
     from_info,
     has_scalings,
     loss,
+    loss_unit,
     median,
     memory_source,
     names,
@@ -24,9 +26,10 @@ from report.measures import (
     retrieval_lengths,
     retrieval_points,
     skipped,
+    spread,
     train_memory,
 )
-from report.reading import Arm, Study
+from report.reading import Arm, Study, dig
 from report.statistics import Estimate
 
 
@@ -65,7 +68,7 @@ class Table:
         """Why there are dashes, and which conditions evaluations left out: each reason once."""
         found = [cell.why for _, cells in self.rows for cell in cells if cell.why]
         for arm, _ in self.rows:
-            found += [f"{arm.name}: no {', '.join(left)}: {reason}" for reason, left in skipped(arm).items()]
+            found += [f"{arm.name}: no {left}: {reason}" for reason, left in skipped(arm).items()]
         return list(dict.fromkeys(found))
 
 
@@ -86,11 +89,11 @@ def build(study: Study) -> Table:
 def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]:
     columns = [Column("arm", "arm", numeric=False)]
     if _asked(study, "loss"):
-        columns += [Column("loss", "val. loss", "nats/token, 95% interval")]
+        columns += [Column("loss", "val. loss", f"{loss_unit(study)}, 95% interval")]
         columns += [Column("difference", f"{formats.DELTA} baseline", "nats, paired by seed")] if compared else []
     if len(study.arms) > 1:
         columns += [Column("comparable", "like for like", numeric=False, paper=False)]
-    if _asked(study, "loss"):
+    if _asked(study, "loss") and not answers(study):
         columns += [Column("bits", "bits/byte")]
     if _asked(study, "retrieval"):
         own = ", own scaling" if has_scalings(study) else ""
@@ -124,8 +127,8 @@ def _cells(
         "difference": _difference(study, arm, compared),
         "bits": _estimate(bits_per_byte(arm), _why(arm, "loss")),
         "retrieval": Cell(DASH, why=_why(arm, "retrieval")),
-        "train": _rate(arm, from_eval("throughput", "train", "tokens_per_second"), _why(arm, "throughput")),
-        "decode": _rate(arm, from_eval("throughput", "decode", "tokens_per_second"), _why(arm, "throughput")),
+        "train": _rate(arm, "train"),
+        "decode": _rate(arm, "decode"),
         "memory": _memory(arm),
         "parameters": _plain(arm, from_info("parameters", "total"), formats.count),
         "flops": _plain(arm, from_info("flops_per_token", "value"), formats.count),
@@ -137,8 +140,8 @@ def _cells(
     for length in lengths:
         points = [p for p in retrieval_points(arm) if p.length == length and p.scaling == TRAINED]
         share = pooled(points)
-        why = _why(arm, "retrieval") if not points else ""
-        cells[f"retrieval {length:g}"] = _share(share, why or f"{arm.name}: not evaluated at {length:g} tokens")
+        elsewhere = f"{arm.name}: retrieval not evaluated at {length:g} tokens"
+        cells[f"retrieval {length:g}"] = _share(share, elsewhere if retrieval_points(arm) else _why(arm, "retrieval"))
     return cells
 
 
@@ -169,9 +172,14 @@ def _difference(study: Study, arm: Arm, one: Comparison | None) -> Cell:
     return Cell(f"{sign}{fixed(one.difference.mean, places)}", f"{half}, {one.verdict}", one.difference.mean)
 
 
-def _rate(arm: Arm, measure: Number, why: str) -> Cell:
+def _rate(arm: Arm, part: str) -> Cell:
+    measure = from_eval("throughput", part, "tokens_per_second")
     value = median(arm, measure)
-    return Cell(formats.count(value), "", value) if math.isfinite(value) else Cell(DASH, why=why)
+    if not math.isfinite(value):
+        return Cell(DASH, why=_why(arm, "throughput"))
+    low, high = spread(arm, measure, lambda run: dig(run.evals.get("throughput"), part, "spread"))
+    ends = f"{formats.count(low)}\N{EN DASH}{formats.count(high)}" if math.isfinite(low + high) else ""
+    return Cell(formats.count(value), ends, value)
 
 
 def _memory(arm: Arm) -> Cell:

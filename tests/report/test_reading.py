@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import report
 from configs.errors import UserError
 from report import build, charts_lengths, charts_training, frames, table, words
 from report.page import settings
@@ -83,7 +84,41 @@ def test_conditions_that_evaluations_left_out_are_told(tmp_path: Path) -> None:
     reason = "the learned table has 128 positions"
     content["by_length"].append({"length": 512, "multiple": 4, "scaling": "trained", "factor": 1.0, "reason": reason})
     path.write_text(json.dumps(content))
-    assert f"h1: no loss at 512 tokens: {reason}" in table.build(read(directory).studies[0]).reasons
+    more = {"length": 1024, "multiple": 8, "scaling": "yarn", "factor": 1.0, "reason": reason}
+    content["by_length"].append(more)
+    path.write_text(json.dumps(content))
+    left = "h1: no loss at 512 tokens; loss at 1024 tokens (yarn)"
+    assert f"{left}: {reason}" in table.build(read(directory).studies[0]).reasons
+
+
+def test_losses_of_recall_answers_are_called_so_and_have_no_bits_per_byte(tmp_path: Path) -> None:
+    evals = {"loss": synthetic.loss_json(0.4) | {"source": "mqar", "bits_per_byte": None}}
+    study = read(synthetic.write_run(tmp_path, evals=evals)).studies[0]
+    columns = {column.key: column for column in table.build(study).columns}
+    assert columns["loss"].note.startswith("nats/answer") and "bits" not in columns
+    specs = json.dumps([figure.spec for figure in build.figures(study)])
+    assert "nats/answer" in specs and "nats/token" not in specs
+
+
+def test_speeds_show_how_far_they_scatter(tmp_path: Path) -> None:
+    directory = synthetic.losses(tmp_path, {"a": [1.8, 1.8], "b": [1.7, 1.7]}, evals=["loss", "throughput"])
+    (directory / "runs/a/seed1/run.json").unlink()
+    for arm, seed, rate in (("a", 0, 30000.0), ("b", 0, 20000.0), ("b", 1, 40000.0)):
+        evals = {"loss": synthetic.loss_json(1.8), "throughput": synthetic.throughput_json(rate)}
+        synthetic.write_run(directory / f"runs/{arm}/seed{seed}", info=synthetic.run_json(seed), evals=evals)
+    built = table.build(read(directory).studies[0])
+    place = [column.key for column in built.columns].index("train")
+    one, two = (cells[place] for _, cells in built.rows)
+    assert (one.text, one.sub) == ("30.0k", "29.1k–30.6k"), "quartiles over repeats"
+    assert (two.text, two.sub) == ("30.0k", "20.0k–40.0k"), "least and largest over seeds"
+
+
+def test_generated_answers_are_among_the_results(tmp_path: Path) -> None:
+    content = synthetic.retrieval_json(0.9, (), (1,))
+    content["by_length"][0]["exact_match"] = {"examples": 50, "correct": 40, "accuracy": 0.8, "interval": [0, 1]}
+    frame = report.load(synthetic.write_run(tmp_path, evals={"retrieval": content}))
+    row = frame[frame["measure"] == "exact_match_by_length"].iloc[0]
+    assert (row["value"], row["examples"], row["length"]) == (0.8, 50, 63)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "NaN", "oops", [], True])
