@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -179,12 +180,13 @@ def test_changed_content_is_another_corpus_and_equal_content_the_same(tmp_path):
     before = open_texts(first / "**/*.txt", tmp_path / "cache")
     elsewhere = open_texts(second / "**/*.txt", tmp_path / "cache2")
     assert (before.key, before.fingerprint) == (elsewhere.key, elsewhere.fingerprint)
-    (first / "folder0/0.txt").write_text("another text")
+    other = str(TEXTS["folder0/0.txt"])[:-1] + "!"  # of the same size
+    (first / "folder0/0.txt").write_text(other)
     after = open_texts(first / "**/*.txt", tmp_path / "cache")
     assert after.key != before.key
     assert after.fingerprint["sha256"] != before.fingerprint["sha256"]
     assert after.fingerprint["documents_sha256"] != before.fingerprint["documents_sha256"]
-    assert "another text" in everything(after) and "another text" not in everything(before)
+    assert other in everything(after) and other not in everything(before)
     assert open_texts(second / "**/*.txt", tmp_path / "cache", data__train_share=0.5).key != before.key
 
 
@@ -231,3 +233,16 @@ def test_a_python_without_its_sources(tmp_path, monkeypatch):
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path)})
     with pytest.raises(UserError, match=r"no standard library sources in .* set data\.path"):
         corpora.open_corpus(settings(data__cache_dir=str(tmp_path)).data)
+
+
+def test_a_change_that_keeps_size_and_times_is_seen(tmp_path):
+    folder = write(tmp_path / "in", {f"{i}.txt": words(i, 40) for i in range(8)})
+    before = open_texts(folder / "*.txt", tmp_path / "cache")
+    path = folder / "3.txt"
+    times = path.stat()
+    path.write_text(path.read_text(encoding="utf-8").upper(), encoding="utf-8")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    after = open_texts(folder / "*.txt", tmp_path / "cache")
+    assert after.key != before.key
+    assert words(3, 40).upper() in [*after.train, *after.validation]
+    assert words(3, 40) not in [*after.train, *after.validation]

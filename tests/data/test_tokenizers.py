@@ -73,6 +73,11 @@ def test_bytes_of_tokens_are_those_of_their_own_text(bpe):
             assert bpe.decode([token]).encode() == piece
 
 
+def test_bytes_of_tokens_whose_ends_run_back():
+    """Some tokenizers cut white space off a token's place, so that a later one may end before an earlier one."""
+    assert tokenizers._byte_counts("a\u00e9 b ", np.array([1, 3, 2, 4])).tolist() == [1, 3, 0, 2]
+
+
 @pytest.mark.parametrize("kind", ["byte", "char", "file"])
 def test_saved_and_restored(tmp_path, kind, bpe):
     tokenizer = {
