@@ -7,3 +7,6 @@ from pathlib import Path
 # Before JAX is imported anywhere. One folder for all workers of one user; corpora and compiled programs are shared.
 os.environ.setdefault("ABLAX_CACHE", str(Path(tempfile.gettempdir()) / f"ablax-tests-{os.getuid()}"))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.environ["ABLAX_CACHE"] + "/compiled")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")

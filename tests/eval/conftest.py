@@ -7,9 +7,16 @@ import pytest
 from configs import base, cli, validate
 from data import tokenizers
 from models import initialise
+from training import compilation
 from training.run import Run, open_data
 
 WORDS = "the of and to in is you that it he was for on are as with his they at be this from have or by one had".split()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once() -> None:
+    """Keeps compiled programs from one run of the tests to the next."""
+    compilation.enable_cache()
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +35,7 @@ def make(text: Path, tmp_path: Path) -> Callable[..., Run]:
     def made(**overrides) -> Run:
         values = {
             "model.width": 16,
-            "model.num_layers": 2,
+            "model.num_layers": 1,
             "model.num_heads": 2,
             "model.init_std": 0.3,  # far from uniform, so that a wrong position or scaling shows
             "data.path": str(text),

@@ -43,8 +43,8 @@ def test_memory_by_formula_and_as_compiled(make):
     formula = found["formula"]
     assert formula["parameters"] == formula["gradients"] == parameters
     assert 2 * parameters <= formula["optimizer"] <= 2 * parameters + 64
-    # 2 (keys and values) x 2 layers x 1 head x 8 x 4 bytes; for 16 + 3 tokens of one row.
-    assert formula["kv_bytes_per_token"] == 128 and formula["kv_cache"] == 128 * 19
+    # 2 (keys and values) x 1 layer x 1 head x 8 x 4 bytes; for 16 + 3 tokens of one row.
+    assert formula["kv_bytes_per_token"] == 64 and formula["kv_cache"] == 64 * 19
     assert formula["kv_cache"] == KVCache.create(run.config.model, 1, 19).nbytes
     for part in found["compiled"].values():
         assert part["peak"] == part["argument"] + part["output"] + part["temp"] - part["alias"]

@@ -130,8 +130,8 @@ def test_without_generation(recall_run, oracle):
     assert all(entry["exact_match"] is None for entry in found["by_length"] + found["cells"])
 
 
-def test_what_cannot_be_asked_says_why(make, recall_run):
-    run = make(data__length=64, eval__retrieval__task="passkey")
+def test_what_cannot_be_asked_says_why(make, recall_run, oracle):
+    run = make(data__length=64, eval__retrieval__task="passkey", eval__retrieval__generate=False)
     found = evaluated(run)
     needed = passkey.shortest(run.tokenizer) - 1
     assert found["accuracy"] is None and found["cells"][0]["length"] == 128

@@ -69,7 +69,7 @@ def test_an_unknown_evaluation_is_answered_with_the_nearest(workdir: Path):
 
 def test_mistakes_are_found_before_a_checkpoint_is_read(workdir: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(command.runs, "load", lambda *_: pytest.fail("read the checkpoint"))
-    with pytest.raises(UserError, match="eval.scaling"):
+    with pytest.raises(UserError, match=r"eval\.scaling"):
         command.evaluate(workdir, ["loss"], {"scaling": ("yarn",)})
     with pytest.raises(UserError, match="yarnn"):
         command.evaluate(workdir, ["loss"], {"scalings": ("yarnn",)})

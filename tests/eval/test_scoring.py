@@ -90,7 +90,7 @@ def test_an_explicit_factor_is_not_mistaken_for_the_computed_one(make):
 
 @pytest.mark.parametrize("kind", ["none", "yarn", "dynamic"])
 def test_answers_through_the_cache_are_the_teacher_forced_argmax(make, kind: str):
-    run = make(eval__multiples=(2,), eval__scalings=(kind,))
+    run = make(eval__multiples=(2,), eval__scalings=(kind,), model__num_layers=2)
     variant = variants.variants(run.config)[1]
     prompts = batch(length=30)["tokens"]
     answers = scoring.answer(variant.model, run.params, prompts, max_new=2)

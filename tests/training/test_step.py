@@ -43,8 +43,9 @@ def batch(seed: int = 0, **weights) -> dict:
 def run(config, data, params=None, opt_state=None, rate=1e-2, key=0):
     if params is None:
         params, opt_state = state(config)
-    function = jax.jit(step.step_function(config))
-    return function(params, opt_state, data, jnp.float32(rate), jax.random.key(key))
+    # The jitted step donates what it is given, and equal configs share one.
+    params, opt_state = jax.tree.map(jnp.copy, (params, opt_state))
+    return step.jitted(config)(params, opt_state, data, jnp.float32(rate), jax.random.key(key))
 
 
 def leaves(tree) -> dict[str, np.ndarray]:
