@@ -22,7 +22,7 @@ def test_throughput_is_well_formed(make):
         assert part["seconds"] > 0 and part["compile_seconds"] >= 0 and part["repeats"] == 2
         assert part["kernel"] in ("reference", "blocked", "xla", "blocked+reference", "reference+blocked")
     assert found["train"]["batch_size"] == found["prefill"]["batch_size"] == 2
-    assert found["decode"]["batch_size"] == 1 and found["decode"]["new_tokens"] == 3
+    assert found["decode"]["batch_size"] == 1 and found["decode"]["new_tokens"] >= 3
     assert found["train"]["tokens_per_second"] == pytest.approx(2 * 16 / found["train"]["seconds"])
     assert found["device"]["platform"] == "cpu" and found["attention_kernel"] == found["train"]["kernel"]
     assert found["settings"]["capacity"] == 19

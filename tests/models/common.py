@@ -34,7 +34,7 @@ def tiny(**changes: Any) -> ConfigDict:
     config = base.get_config()
     small = dict(width=16, num_layers=2, num_heads=4, num_kv_heads=2, mlp_width=24, vocab_size=32)
     config.data.weights.text, config.data.weights.mqar, config.data.mqar.vocab_size = 0.0, 1.0, 32
-    config.data.length = 16
+    config.data.length, config.data.mqar.pairs = min(16, changes.get("position__max_length") or 16), 1
     for name, value in {**small, **changes}.items():
         fields.set_field(config, f"model.{name.replace('__', '.')}", value)
     return validate.resolve(config).model

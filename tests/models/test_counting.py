@@ -1,0 +1,88 @@
+"""Counts by formula against real arrays, and REFERENCE figures of the KV cache."""
+
+import jax
+import pytest
+from hypothesis import given, settings
+from ml_collections import ConfigDict
+
+from models import counting
+from models.initial import abstract
+from models.kv_cache import KVCache
+from tests.models.common import as_dict, build, configs, tiny
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(config=configs())
+def test_counts_equal_array_sizes(config: ConfigDict) -> None:
+    sizes = {name: leaf.size for name, leaf in as_dict(abstract(config)[1]).items()}
+    parts = counting.parameters(config)
+    assert parts["total"] == sum(sizes.values())
+
+    def held(*words: str) -> int:
+        return sum(size for name, size in sizes.items() if any(word in name for word in words))
+
+    assert parts["norm"] == held("norm")
+    assert parts["embedding"] == held("embedding")
+    assert parts["position"] == held("schemes")
+    assert parts["head"] == held("head")
+    assert parts["mlp"] == held(".mlp.")
+    assert parts["attention"] == held(".attention.") - held("query_norm", "key_norm")
+    assert parts["non_embedding"] == parts["total"] - held("embedding", "schemes", "head")
+    # Every matrix that multiplies: kernels, and the output matrix once.
+    multiplied = held("kernel") + config.vocab_size * config.width
+    assert counting.flops_per_token(config, 10)["N"] == multiplied
+    element = 4
+    per_token = counting.kv_bytes_per_token(config, element)
+    cache = jax.eval_shape(lambda: KVCache.create(config, 2, 7))
+    assert 2 * 7 * per_token == sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache.entries))
+
+
+def test_flops_formula() -> None:
+    config = tiny(head_dim=10, num_heads=2, num_kv_heads=1, num_layers=3)
+    flops = counting.flops_per_token(config, 100)
+    n = 3 * (16 * 20 * 2 + 16 * 10 * 2 + 3 * 16 * 24) + 32 * 16
+    assert flops["N"] == n
+    assert flops["value"] == 6 * n + 12 * 3 * 2 * 10 * 100
+    assert flops["formula"] == "6 N + 12 L H K T"
+    windowed = counting.flops_per_token(tiny(num_layers=3, attention__window_pattern=(8, 0)), 100)
+    assert windowed["value"] == 6 * windowed["N"] + 12 * 4 * 4 * (8 + 100 + 8)
+    assert "window" in windowed["formula"]
+
+
+def test_heads_leave_counts_alone_at_fixed_width_and_groups_do_not() -> None:
+    arms = [tiny(num_heads=h, num_kv_heads=h) for h in (1, 2, 4, 8)]
+    assert len({counting.parameters(arm)["total"] for arm in arms}) == 1
+    assert len({counting.flops_per_token(arm, 64)["value"] for arm in arms}) == 1
+    grouped = [tiny(num_kv_heads=g) for g in (1, 2, 4)]
+    assert [counting.kv_bytes_per_token(arm, 2) for arm in grouped] == [32, 64, 128]  # 2 x 2 layers x G x 4 x 2 bytes
+    assert len({counting.parameters(arm)["total"] for arm in grouped}) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "kv_heads", "head_dim", "kib"),
+    [
+        ("Llama-2-7B", 32, 32, 128, 512),
+        ("Llama-3-8B", 32, 8, 128, 128),
+        ("Mistral-7B", 32, 8, 128, 128),
+        ("Llama-3-70B", 80, 8, 128, 320),
+        ("Llama-3.1-405B", 126, 8, 128, 504),
+        ("Qwen2.5-7B", 28, 4, 128, 56),
+        ("Qwen3-8B", 36, 8, 128, 144),
+    ],
+)
+def test_published_kv_bytes(name: str, layers: int, kv_heads: int, head_dim: int, kib: int) -> None:
+    config = tiny(num_layers=layers, num_heads=kv_heads, num_kv_heads=kv_heads, head_dim=head_dim)
+    assert counting.kv_bytes_per_token(config, 2) == kib * 1024
+
+
+def test_kv_bytes_to_the_byte() -> None:
+    layer = tiny(num_layers=1, num_heads=32, num_kv_heads=32, head_dim=128)
+    assert counting.kv_bytes_per_token(layer, 2) * 128_000 == 2_097_152_000
+    assert counting.kv_bytes_per_token(layer, 2) * 131_072 == 2 * 2**30
+    for layers, mib in ((32, 256), (80, 640)):  # llama.cpp's figures at 2,048 tokens, Llama-3 8B and 70B
+        config = tiny(num_layers=layers, num_heads=8, num_kv_heads=8, head_dim=128)
+        assert counting.kv_bytes_per_token(config, 2) * 2048 == mib * 2**20
+    config = tiny(num_layers=3, dtype="bfloat16")
+    cache = build(config).cache(2, 10)
+    assert cache.nbytes == 2 * 10 * counting.kv_bytes_per_token(config, 2)
+    assert cache.k.shape == (3, 2, 10, 2, 4)
