@@ -28,6 +28,7 @@ def leaf(field, size):
     return {field: [8 * (i + 1) for i in range(size)]}
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_a_product_has_every_combination_once(sizes):
     axis = {"product": [leaf(f, n) for f, n in zip(FIELDS, sizes, strict=False)]}
@@ -40,6 +41,7 @@ def test_a_product_has_every_combination_once(sizes):
     assert axes.assignments({k: v for part in axis["product"] for k, v in part.items()}) == found
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5), st.integers(2, 4))
 def test_a_zip_goes_in_step(length, children):
     axis = {"zip": [leaf(f, length) for f in FIELDS[:children]]}
@@ -48,6 +50,7 @@ def test_a_zip_goes_in_step(length, children):
     assert axes.count(axis) == length
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5))
 def test_a_chain_goes_one_after_the_other(sizes):
     axis = {"chain": [leaf(f, n) for f, n in zip(FIELDS, sizes, strict=False)]}

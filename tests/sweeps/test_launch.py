@@ -59,9 +59,12 @@ def test_every_run_is_trained_and_evaluated_once_by_workers_that_stay_up(tmp_pat
 def test_a_second_launch_does_nothing_again(tmp_path):
     sweep = sweep_of(tmp_path, ["a", "diverge"])
     assert run(tmp_path, sweep).code == 0
+    files = {p: p.read_bytes() for p in (tmp_path / "out/runs").rglob("*") if p.is_file()}
     before = fakes.calls(tmp_path / "out")
     summary = run(tmp_path, sweep)
     assert fakes.calls(tmp_path / "out") == before
+    # Not even a job was sent: a worker would have said so in the run's log.
+    assert {p: p.read_bytes() for p in (tmp_path / "out/runs").rglob("*") if p.is_file()} == files
     assert list(summary.diverged) == ["diverge/seed0"]
 
 
@@ -108,6 +111,8 @@ def test_a_failing_evaluation_leaves_the_run_done_and_the_others_made(tmp_path, 
     assert stands.status == "done" and not stands.complete
     assert told in stands.eval_errors["loss"]
     assert (tmp_path / f"out/runs/{way}/seed0/eval/memory.json").exists() == (way == "evalfail")
+    # Tried again and failing again, it is the same evaluation that is named.
+    assert list(run(tmp_path, sweep).eval_errors[f"{way}/seed0"]) == ["loss"]
     # Mended, it is evaluated by the next launch, and not trained again.
     mended = Functions(FAKES.train, "tests.sweeps.fakes:evaluate_well")
     assert run(tmp_path, sweep, functions=mended).code == 0
@@ -248,7 +253,9 @@ def test_workers_of_a_killed_launcher_save_their_runs_and_end(tmp_path, launcher
     sweep = expand.load(tmp_path / "slow.py")
     quick = Functions("tests.sweeps.fakes:quick", FAKES.evaluate)
     assert run(tmp_path, sweep, functions=quick, workers=3).code == 0
-    assert sorted(p.parent.name for p in (tmp_path / "out/runs/slow").glob("seed*/saved")) == ["seed0", "seed1"]
+    saved = {p.parent.name: int(p.read_text()) for p in (tmp_path / "out/runs/slow").glob("seed*/saved")}
+    assert set(saved) == {"seed0", "seed1"}
+    assert max(saved.values()) < 600, "they ran to their end instead"
     until(lambda: all(gone(pid) for pid in fakes.pids(tmp_path / "out")))
 
 
