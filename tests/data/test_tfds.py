@@ -26,9 +26,7 @@ class TinyStories(tfds.core.GeneratorBasedBuilder):
 
     def _info(self):
         features = {"story": tfds.features.Text(), "n": tfds.features.Scalar(dtype=np.int64)}
-        return tfds.core.DatasetInfo(
-            builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
-        )
+        return tfds_sets._LocalInfo(builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True)
 
     def _split_generators(self, dl_manager):
         return {
