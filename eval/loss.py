@@ -156,9 +156,9 @@ class Recall:
         return *self.at(self.config.data.length), None
 
     def at(self, length: int) -> tuple[Batches, int]:
-        """See `Source`; answers to questions in each row's second half."""
+        """See `Source`; answers to the last question for each pair."""
         rows = rows_at(length, self.config.data.length, self.config.eval.batch_size)
-        number = -(-max(16, RECALL_ROWS * self.config.data.length // length) // rows)
+        number = -(-max(64, RECALL_ROWS * self.config.data.length // length) // rows)
         batches = (recall.rows(self.config, index * rows, rows, length).batch() for index in range(number))
         return batches, number
 

@@ -1,5 +1,7 @@
 """The three programs whose cost is asked for, at the shapes an evaluation is set to: train step, prefill, decode."""
 
+import dataclasses
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,6 +9,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
+from jax import Array
 from ml_collections import ConfigDict
 
 from configs import validate
@@ -89,14 +93,51 @@ def lower_prefill(config: ConfigDict) -> jax.stages.Lowered:
     return decode.prefill.lower(abstract.graphdef, abstract.params, cache, tokens)
 
 
+def filled_cache(config: ConfigDict) -> KVCache:
+    """Returns decode's cache with the prompt's slots taken; keys and values are zeros, which cost what others do."""
+    found = shape(config)
+    cache = KVCache.create(config.model, found.decode_batch_size, found.capacity)
+    slots = jnp.broadcast_to(jnp.arange(found.capacity, dtype=jnp.int32), cache.positions.shape)
+    taken = slots < found.prompt
+    return dataclasses.replace(
+        cache,
+        positions=jnp.where(taken, slots, 0),
+        segments=taken.astype(jnp.int32),
+        length=jnp.int32(found.prompt),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def decode_steps(graphdef: Any, new_tokens: int, params: Any, cache: KVCache, tokens_B: Array) -> Array:
+    """Returns int32 [B, new_tokens], greedy steps from a cache that holds a prompt, as `decode.generate` takes them.
+
+    Args:
+      graphdef: of a Transformer.
+      new_tokens: how many steps.
+      params: its parameters.
+      cache: with room for them.
+      tokens_B: the token each row goes on from.
+    """
+    model = nnx.merge(graphdef, decode.narrowed(params, graphdef))
+    layers = model.layers()
+
+    def advance(carry: tuple[Array, Array, KVCache], _: None) -> tuple[tuple[Array, Array, KVCache], Array]:
+        token, at, cache = carry
+        hidden, cache = model.hidden(token[:, None], at[:, None], cache=cache, layers=layers)
+        token = jnp.argmax(model.logits(hidden[:, 0]), axis=-1).astype(jnp.int32)
+        return (token, at + 1, cache), token
+
+    at = jnp.broadcast_to(cache.length, tokens_B.shape)
+    return jax.lax.scan(advance, (tokens_B, at, cache), None, length=new_tokens)[1].T
+
+
 def lower_decode(config: ConfigDict) -> jax.stages.Lowered:
-    """Lowers one decoding step with a cache that holds the prompt and all new tokens."""
+    """Lowers the decoding of all new tokens with a cache that holds the prompt."""
     found = shape(config)
     abstract = steps.abstract(config)
-    rows = found.decode_batch_size
-    cache = jax.eval_shape(lambda: KVCache.create(config.model, rows, found.capacity))
-    tokens = jax.ShapeDtypeStruct((rows,), jnp.int32)
-    return decode.step.lower(abstract.graphdef, abstract.params, cache, tokens, tokens)
+    cache = jax.eval_shape(lambda: filled_cache(config))
+    tokens = jax.ShapeDtypeStruct((found.decode_batch_size,), jnp.int32)
+    return decode_steps.lower(abstract.graphdef, found.new_tokens, abstract.params, cache, tokens)
 
 
 LOWERED: dict[str, Callable[[ConfigDict], Any]] = {

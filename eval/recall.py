@@ -1,8 +1,8 @@
 """Rows of key-value recall at any length: the same pairs, asked for over longer and longer distances.
 
 A row longer than one round of queries goes on with further rounds, each in another random order, so that the distance
-between a pair and its query grows with the length while the task stays the same. Only answers in the row's second half
-count, so that what is measured at a length is really as far away as the length says.
+between a pair and its query grows with the length while the task stays the same. Each pair counts once, at the last
+question for it: that is as far away as the length says, and answers about one pair would not be independent.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Rows:
 
     Attributes:
         tokens, targets: int32 [n, T].
-        depth: float [n, T], where the asked pair stands among its row's pairs, in [0, 1); NaN where nothing counts.
+        depth: float [n, T], where the asked pair stands among its row's pairs, in [0, 1); NaN but at its last question.
         last: the column of the last query whose answer is inside the row; the same in every row.
     """
 
@@ -81,7 +81,9 @@ def rows(config: ConfigDict, first: int, count: int, length: int) -> Rows:
     depth = np.full((count, length), np.nan)
     columns = 2 * pairs + 2 * np.arange(order.shape[1])
     inside = columns < length
-    depth[:, columns[inside]] = order[:, inside] / pairs
-    depth[:, : length // 2] = np.nan
+    order = order[:, inside]
+    # The last question for pair p: the first one when read backwards.
+    last = order.shape[1] - 1 - (order[:, ::-1, None] == np.arange(pairs)).argmax(axis=1)
+    depth[np.arange(count)[:, None], columns[last]] = np.arange(pairs) / pairs
     tokens, targets = whole[:, :-1].astype(np.int32), whole[:, 1:].astype(np.int32)
     return Rows(tokens, targets, depth, int(columns[inside][-1]))

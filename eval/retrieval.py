@@ -50,7 +50,7 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
         "accuracy": next(e["accuracy"] for e in by_length if e["multiple"] == 1 and e["scaling"] == TRAINED),
         "cells": measured,
         "by_length": by_length,
-        "settings": {"counted": "answers in the second half of the row"} if task == "mqar" else {},
+        "settings": {"counted": "each pair once, at the last question for it"} if task == "mqar" else {},
     }
 
 

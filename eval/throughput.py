@@ -1,7 +1,6 @@
 """Tokens a second of a training step, prefill and decode; compilation apart, medians with quartiles."""
 
 import dataclasses
-import time
 from typing import Any
 
 import jax
@@ -11,23 +10,19 @@ import numpy as np
 from eval import programs
 from eval.progress import Silent
 from eval.timing import compile_timed, measure, summary
-from models import decode
 from models.kv_cache import KVCache
 from training import optimizer as optimizers
 from training import step as steps
 from training.record import compute_dtype
 from training.run import Run
 
-LONGER = 2.0  # a whole generation must take so many times its prompt's time
-
 
 def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     """Returns eval/throughput.json's content.
 
     Each figure is the median of `repeats` measurements after warm-up, `spread` its quartiles; the device is waited for
-    before the clock stops. `decode` is greedy generation of `new_tokens` after a prompt, less the time of the prompt
-    and first token; `new_tokens` is raised until the new tokens take most of the time. Where they never do, the prompt
-    is in the time and `prompt_included` says so. `kernel` is the attention core in the program that ran, or several.
+    before the clock stops. `decode` is greedy generation of `new_tokens` from a cache that holds a prompt of `length`
+    tokens; the prompt's own time is `prefill`. `kernel` is the attention core in the program that ran, or several.
     """
     parts = {}
     for name, function in (("train", _train), ("prefill", _prefill), ("decode", _decode)):
@@ -88,33 +83,9 @@ def _decode(run: Run) -> dict[str, Any]:
     config = run.config
     found = programs.shape(config)
     rows, new = found.decode_batch_size, found.new_tokens
-    prompts = _tokens(rows, found.prompt, config.model.vocab_size)
-
-    def timed(count: int) -> tuple[np.ndarray, float]:
-        def call(_: Any) -> Any:
-            return decode.generate(run.graphdef, run.params, prompts, max_new=count)
-
-        start = time.perf_counter()
-        jax.block_until_ready(call(None))
-        first = time.perf_counter() - start
-        seconds = measure(call, None, repeats=config.eval.throughput.repeats)
-        # `generate` compiles itself, so its first call is compilation and one run.
-        return seconds, max(0.0, first - float(np.median(seconds)))
-
-    prompt, compile_seconds = timed(1)
-    whole, more = timed(new + 1)
-    while np.median(whole) < LONGER * np.median(prompt) and 2 * new <= _most_new_tokens(run, found.prompt):
-        # The difference of two nearly equal times is noise: decode more tokens, so that they take most of the time.
-        compile_seconds, new = compile_seconds + more, 2 * new
-        whole, more = timed(new + 1)
-    with_prompt = bool(np.median(whole) < 1.1 * np.median(prompt))
-    seconds = whole if with_prompt else np.maximum(whole - np.median(prompt), 0.1 * whole)
-    kernel = programs.kernels_in(programs.lower_decode(config))
-    shape = {"batch_size": rows, "length": found.prompt, "new_tokens": new, "kernel": kernel}
-    return summary(seconds, rows * new, compile_seconds + more, **shape, prompt_included=with_prompt)
-
-
-def _most_new_tokens(run: Run, prompt: int) -> int:
-    """Returns how far decoding may be lengthened: a bound, or what a learned table of positions leaves."""
-    kinds = set(run.config.model.position.pattern) or {run.config.model.position.kind}
-    return min(1024, run.config.model.position.max_length - prompt) if "learned" in kinds else 1024
+    lowered = programs.lower_decode(config)
+    compiled, compile_seconds = compile_timed(lowered)
+    cache, tokens = programs.filled_cache(config), _tokens(rows, 1, config.model.vocab_size)[:, 0]
+    seconds = measure(lambda _: compiled(run.params, cache, tokens), None, repeats=config.eval.throughput.repeats)
+    shape = {"batch_size": rows, "length": found.prompt, "new_tokens": new, "kernel": programs.kernels_in(lowered)}
+    return summary(seconds, rows * new, compile_seconds, **shape)

@@ -146,7 +146,7 @@ def _generate(
     key: Array | None,
     frequencies: stretched.Frequencies,
 ) -> Array:
-    model = nnx.merge(graphdef, _narrowed(params, graphdef))
+    model = nnx.merge(graphdef, narrowed(params, graphdef))
     stretched.apply(model, frequencies)
     layers = model.layers()
     rows, length = tokens.shape
@@ -178,7 +178,7 @@ def _generate(
     return jnp.concatenate(out, axis=1)
 
 
-def _narrowed(params: Any, graphdef: Any) -> Any:
+def narrowed(params: Any, graphdef: Any) -> Any:
     """Returns parameters whose matrices have the compute dtype already, so that no step casts them again."""
     dtype = nnx.merge(graphdef, params).dtype
 

@@ -7,7 +7,7 @@ import pytest
 from configs.errors import UserError
 from eval import memory, programs, throughput
 from eval.progress import Silent
-from models import counting
+from models import counting, decode
 from models.kv_cache import KVCache
 
 
@@ -22,7 +22,7 @@ def test_throughput_is_well_formed(make):
         assert part["seconds"] > 0 and part["compile_seconds"] >= 0 and part["repeats"] == 2
         assert part["kernel"] in ("reference", "blocked", "xla", "blocked+reference", "reference+blocked")
     assert found["train"]["batch_size"] == found["prefill"]["batch_size"] == 2
-    assert found["decode"]["batch_size"] == 1 and found["decode"]["new_tokens"] >= 3
+    assert found["decode"]["batch_size"] == 1 and found["decode"]["new_tokens"] == 3
     assert found["train"]["tokens_per_second"] == pytest.approx(2 * 16 / found["train"]["seconds"])
     assert found["device"]["platform"] == "cpu" and found["attention_kernel"] == found["train"]["kernel"]
     assert found["settings"]["capacity"] == 19
@@ -33,6 +33,21 @@ def test_the_kernel_is_the_one_in_the_program(make):
     for kernel in ("reference", "blocked"):
         run = make(model__attention__kernel=kernel)
         assert programs.kernels_in(programs.lower_train_step(run.config)) == kernel
+
+
+def test_the_steps_that_are_timed_are_those_of_generation(make):
+    run = make(model__num_layers=2, eval__throughput__decode_batch_size=2, eval__throughput__new_tokens=5)
+    prompts = np.random.default_rng(0).integers(0, 256, (2, 16)).astype(np.int32)
+    cache = KVCache.create(run.config.model, 2, programs.shape(run.config).capacity)
+    logits, cache = decode.prefill(run.graphdef, run.params, cache, prompts)
+    first = np.asarray(logits).argmax(-1).astype(np.int32)
+    steps = programs.decode_steps(run.graphdef, 5, run.params, cache, first)
+    whole = decode.generate(run.graphdef, run.params, prompts, max_new=6)
+    np.testing.assert_array_equal(np.concatenate([first[:, None], steps], axis=1), whole)
+    blank = programs.filled_cache(run.config)
+    assert int(blank.length) == 16 and blank.capacity == 21
+    np.testing.assert_array_equal(blank.segments, cache.segments)
+    np.testing.assert_array_equal(blank.positions, cache.positions)
 
 
 def test_memory_by_formula_and_as_compiled(make):
