@@ -8,7 +8,7 @@ from flax import nnx
 from jax import Array, lax
 from ml_collections import ConfigDict
 
-from models.layers import Initializer
+from models.layers import Initializer, parameter
 from models.positions.layered import initializer
 from models.positions.scheme import Scheme, ScoresFunction
 
@@ -27,7 +27,7 @@ class Cope(Scheme, nnx.Module):
     layered: ClassVar[bool] = True
 
     def __init__(self, initial: Initializer, head_dim: int, *, rows: int) -> None:
-        self.table = nnx.Param(initial.constant(0.0, rows * head_dim, stacked=True).reshape(-1, rows, head_dim))
+        self.table = parameter(initial.constant(0.0, rows * head_dim, stacked=True).reshape(-1, rows, head_dim))
 
     def scores(self) -> ScoresFunction:
         """Returns the function that is added to the scores (see `ScoresFunction`)."""

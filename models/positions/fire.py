@@ -8,7 +8,7 @@ from flax import nnx
 from jax import Array, lax
 from ml_collections import ConfigDict
 
-from models.layers import Initializer
+from models.layers import Initializer, parameter
 from models.positions.layered import initializer
 from models.positions.scheme import BiasFunction, Scheme
 
@@ -33,15 +33,15 @@ class Fire(Scheme, nnx.Module):
         self.threshold = threshold
 
         def matrix(name: str, shape: tuple[int, ...], fan_in: int) -> nnx.Param:
-            return nnx.Param(initial.matrix(f"fire.{name}", shape, fan_in=fan_in, stacked=True))
+            return parameter(initial.matrix(f"fire.{name}", shape, fan_in=fan_in, stacked=True))
 
         self.hidden = matrix("hidden", (hidden,), 1)
         self.hidden_bias = matrix("hidden_bias", (hidden,), 1)
         self.out = matrix("out", (hidden, num_heads), hidden)
-        self.out_bias = nnx.Param(initial.constant(0.0, num_heads, stacked=True))
+        self.out_bias = parameter(initial.constant(0.0, num_heads, stacked=True))
         # Named so that they do not decay.
-        self.distance_scale = nnx.Param(initial.constant(c, 1, stacked=True))
-        self.threshold_scale = nnx.Param(initial.constant(1.0, 1, stacked=True))
+        self.distance_scale = parameter(initial.constant(c, 1, stacked=True))
+        self.threshold_scale = parameter(initial.constant(1.0, 1, stacked=True))
 
     def bias(self) -> BiasFunction:
         """Returns the function of query positions [B|1, T] and key positions [B|1, S] that is added: [B|1, H, T, S]."""

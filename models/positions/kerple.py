@@ -9,7 +9,7 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from models.layers import Initializer
+from models.layers import Initializer, parameter
 from models.positions.layered import initializer
 from models.positions.scheme import BiasFunction, Scheme
 
@@ -47,8 +47,8 @@ class Kerple(Scheme, nnx.Module):
         self.kind = kind
         first, second, _ = STARTS[kind]
         # Named so that they do not decay: they are parameters of a bias.
-        self.bias_r1 = nnx.Param(initial.uniform(f"{kind}.r1", num_heads, first))
-        self.bias_r2 = nnx.Param(initial.uniform(f"{kind}.r2", num_heads, second))
+        self.bias_r1 = parameter(initial.uniform(f"{kind}.r1", num_heads, first))
+        self.bias_r2 = parameter(initial.uniform(f"{kind}.r2", num_heads, second))
 
     def bias(self) -> BiasFunction:
         """Returns the function of query positions [B|1, T] and key positions [B|1, S] that is added: [B|1, H, T, S]."""

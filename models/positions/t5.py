@@ -8,7 +8,7 @@ from flax import nnx
 from jax import Array, lax
 from ml_collections import ConfigDict
 
-from models.layers import Initializer
+from models.layers import Initializer, parameter
 from models.positions.layered import initializer
 from models.positions.scheme import BiasFunction, Scheme
 
@@ -48,7 +48,7 @@ class T5(Scheme, nnx.Module):
     def __init__(self, initial: Initializer, num_heads: int, width: int, *, buckets: int, max_distance: int) -> None:
         self.buckets, self.max_distance = buckets, max_distance
         # Named so that it does not decay: it is a bias.
-        self.bias_table = nnx.Param(initial.matrix("t5.bias", (buckets, num_heads), fan_in=width, stacked=False))
+        self.bias_table = parameter(initial.matrix("t5.bias", (buckets, num_heads), fan_in=width, stacked=False))
 
     def bias(self) -> BiasFunction:
         """Returns the function of query positions [B|1, T] and key positions [B|1, S] that is added: [B|1, H, T, S]."""
