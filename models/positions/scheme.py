@@ -39,7 +39,7 @@ class Scheme:
 
     @property
     def uses_lengths(self) -> bool:
-        """Whether `rotate` depends on the sequence's length; if so, a cache must hold keys before rotation."""
+        """Whether `rotate` depends on the sequence's length; then cached keys serve one length (see `KVCache`)."""
         return False
 
     def check(self, length: int) -> None:
