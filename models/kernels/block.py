@@ -33,6 +33,7 @@ class Job:
     scale: float
     block_q: int
     block_k: int
+    q_dtype: Any
     dtype: Any  # of scores, softmax and sums
     biases: BiasBlocks | None = None
 
@@ -43,7 +44,18 @@ class Job:
         S, G = k.shape[1:3]
         facts = {name: getattr(masking, name) for name in ("causal", "window", "ordered", "by_index", "exact")}
         dtype = jnp.promote_types(q.dtype, jnp.float32)
-        return cls(T, S, G, H // G, K, **facts, empty_rows=masking.empty_rows, dtype=dtype, **settings)
+        facts |= {"empty_rows": masking.empty_rows, "q_dtype": q.dtype, "dtype": dtype}
+        return cls(T, S, G, H // G, K, **facts, **settings)
+
+    @property
+    def one_row(self) -> bool:
+        """Whether one block holds all queries."""
+        return self.block_q >= self.T
+
+    @property
+    def prescaled(self) -> bool:
+        """Whether queries are scaled beforehand, which spares a pass over the scores; 16 bits would round them."""
+        return self.q_dtype == self.dtype
 
     @property
     def offset(self) -> int:
@@ -77,9 +89,9 @@ class Job:
         mask = visible(q_places, kv_places, q_segments, kv_segments, self.causal, self.window)
         return None if mask is None else jnp.swapaxes(mask, 1, 2)[:, None, :, None, :]
 
-    def form(self, places: Places, rows: int, columns: int) -> Form:
-        """Returns the shapes of positions that the bias of a block of so many rows and columns is called with."""
-        return (places["q"].shape[0], rows), (places["kv"].shape[0], columns)
+    def form(self, places: Places) -> Form:
+        """Returns the shapes of the positions that the bias of a block is called with."""
+        return (places["q"].shape[0], self.block_q), (places["kv"].shape[0], self.block_k)
 
 
 def gather_places(masking: Masking, has_bias: bool) -> Places:
@@ -105,7 +117,8 @@ class Scores:
         cls, job: Job, q: Array, k: Array, places: Places, constants: Constants, rows: Span, columns: Span
     ) -> "Scores":
         """Computes them, the mask left out, from queries [B, G, K, R, T'] and keys [B, G, S', K]."""
-        values = split(job, job.scale * product(job, "bgkm,bgsk->bgsm", merge(q), k))
+        values = split(job, product(job, "bgkm,bgsk->bgsm", merge(q), k))
+        values = values if job.prescaled else job.scale * values
         tanh = None
         if job.soft_cap is not None:
             tanh = jnp.tanh(values / job.soft_cap)

@@ -1,14 +1,14 @@
-"""Blocked attention for long rows: one loop over blocks of queries, within it one over the blocks of keys they see."""
+"""The passes of blocked attention: a loop over blocks of queries, and in it one over the blocks of keys they see."""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
 
-from models.kernels.bias_blocks import Constants, Form
+from models.kernels.bias_blocks import Constants
 from models.kernels.block import (
     Index,
     Job,
@@ -28,11 +28,6 @@ from models.kernels.block import (
 )
 
 
-def forms(job: Job, places: Places) -> Iterator[Form]:
-    """Yields the one form of block that the bias is called with."""
-    yield job.form(places, job.block_q, job.block_k)
-
-
 def forward(
     job: Job, q_BTHK: Array, k_BSGK: Array, v_BSGK: Array, places: Places, constants: Constants
 ) -> tuple[Array, Array]:
@@ -41,7 +36,7 @@ def forward(
     if job.T % job.block_q:
         job = dataclasses.replace(job, empty_rows=True)  # padded queries may see nothing
 
-    def rows_forward(index: Array) -> tuple[Array, Array]:
+    def rows_forward(index: Index) -> tuple[Array, Array]:
         rows = (index * job.block_q, job.block_q)
         q_rows = cut(q, rows, 4)
 
@@ -64,7 +59,11 @@ def forward(
         out, logsumexp = normalised(job, finite(job, largest), total, out)
         return out.astype(q.dtype), logsumexp
 
-    outs, sums = lax.map(rows_forward, jnp.arange(blocks(job.T, job.block_q)))
+    if job.one_row:
+        # Known row numbers leave no loop where there is one block.
+        outs, sums = (x[None] for x in rows_forward(0))
+    else:
+        outs, sums = lax.map(rows_forward, jnp.arange(blocks(job.T, job.block_q)))
     return unfold_queries(_joined(job, outs)), _joined(job, sums)
 
 
@@ -87,7 +86,7 @@ def backward(
     logsumexp = _pad(logsumexp, 4, job.block_q, jnp.inf)
     d_out, delta = _pad(d_out, 4, job.block_q, 0), _pad(delta, 4, job.block_q, 0)
 
-    def rows_backward(carry: Any, index: Array) -> tuple[Any, Array]:
+    def rows_backward(carry: Any, index: Index) -> tuple[Any, Array]:
         rows = (index * job.block_q, job.block_q)
         given = QueryRows(*(cut(x, rows, 4) for x in (q, d_out, logsumexp, delta)))
 
@@ -101,41 +100,53 @@ def backward(
 
         dq_rows = jnp.zeros(merge(given.q).shape, job.dtype)
         dq_rows, *carry = _over_columns(job, places, rows, step, (dq_rows, *carry))
-        return tuple(carry), (job.scale * split(job, dq_rows)).astype(q.dtype)
+        return tuple(carry), (job.scale * split(job, dq_rows)).astype(q_BTHK.dtype)
 
     d_constants = [] if job.biases is None else job.biases.zeros(constants)
     start = jnp.zeros(k.shape, job.dtype), jnp.zeros(v.shape, job.dtype), d_constants
-    (dk, dv, d_constants), dq = lax.scan(rows_backward, start, jnp.arange(blocks(job.T, job.block_q)))
-    dk, dv = (jnp.swapaxes(x[:, :, : job.S], 1, 2) for x in (job.scale * dk, dv))
+    if job.one_row:
+        (dk, dv, d_constants), dq = rows_backward(start, 0)
+        dq = dq[None]
+    else:
+        (dk, dv, d_constants), dq = lax.scan(rows_backward, start, jnp.arange(blocks(job.T, job.block_q)))
+    dk = dk if job.prescaled else job.scale * dk
+    dk, dv = (jnp.swapaxes(x[:, :, : job.S], 1, 2) for x in (dk, dv))
     return unfold_queries(_joined(job, dq)), dk.astype(k.dtype), dv.astype(v.dtype), d_constants
 
 
-def _over_columns(job: Job, places: Places, rows: Span, step: Callable[[Span, bool, Any], Any], carry: Any) -> Any:
-    """Runs `step` over the blocks of keys that a block of queries sees: masked ones, whole ones, masked ones."""
+def column_runs(job: Job, rows: Span) -> list[tuple[Index, Index, bool]]:
+    """Returns the blocks of keys that a block of queries sees, as runs (first, after the last, whether masked)."""
     size, count = job.block_k, blocks(job.S, job.block_k)
     low, full_low, full_high, high = job.bounds(rows)
-    low, high = jnp.clip(low // size, 0, count), jnp.clip(blocks(high, size), 0, count)
+    low, high = clip(low // size, 0, count), clip(blocks(high, size), 0, count)
+    if not job.exact:
+        return [(low, high, True)]
+    full_low = clip(blocks(full_low, size), low, high)
+    full_high = clip(clip(full_high, 0, job.S) // size, full_low, high)
+    runs = [(full_low, full_high, False)]
+    if job.window is not None:
+        runs.insert(0, (low, full_low, True))
+    if job.causal or job.S % size:
+        runs.append((full_high, high, True))
+    return runs
 
-    def body(masked: bool, index: Array, carry: Any) -> Any:
-        columns = (index * size, size)
+
+def _over_columns(job: Job, places: Places, rows: Span, step: Callable[[Span, bool, Any], Any], carry: Any) -> Any:
+    """Runs `step` over the blocks of keys that a block of queries sees."""
+
+    def body(masked: bool, index: Index, carry: Any) -> Any:
+        columns = (index * job.block_k, job.block_k)
         if job.exact:
             return step(columns, masked, carry)
         # Segments and positions may hide a whole block from every row of the batch.
         anything = jnp.any(_mask(job, places, rows, columns))
         return lax.cond(anything, lambda carry: step(columns, masked, carry), lambda carry: carry, carry)
 
-    def run(first: Index, last: Index, masked: bool, carry: Any) -> Any:
-        return lax.fori_loop(first, last, functools.partial(body, masked), carry)
-
-    if not job.exact:
-        return run(low, high, True, carry)
-    full_low = jnp.clip(blocks(full_low, size), low, high)
-    full_high = jnp.clip(jnp.minimum(full_high, job.S) // size, full_low, high)
-    if job.window is not None:
-        carry = run(low, full_low, True, carry)
-    carry = run(full_low, full_high, False, carry)
-    if job.causal or job.S % size:
-        carry = run(full_high, high, True, carry)
+    for first, last, masked in column_runs(job, rows):
+        if isinstance(first, int) and isinstance(last, int) and last - first <= 1:
+            carry = body(masked, first, carry) if last > first else carry
+        else:
+            carry = lax.fori_loop(first, last, functools.partial(body, masked), carry)
     return carry
 
 
@@ -148,7 +159,7 @@ def _mask(job: Job, places: Places, rows: Span, columns: Span) -> Array:
 
 def _padded(job: Job, q: Array, k: Array, v: Array, places: Places) -> tuple[Array, Array, Array, Places]:
     """Returns q [B, G, K, R, T], k, v [B, G, S, K] and the places, T and S raised to whole blocks."""
-    q = _pad(fold_queries(job, q), 4, job.block_q, 0)
+    q = _pad(fold_queries(job, job.scale * q if job.prescaled else q), 4, job.block_q, 0)
     k, v = (_pad(jnp.swapaxes(x, 1, 2), 2, job.block_k, 0) for x in (k, v))
     size = {"q": job.block_q, "kv": job.block_k, "q_segments": job.block_q, "kv_segments": job.block_k}
     # Positions repeat the last one: a bias must not meet positions that do not occur.
@@ -172,6 +183,13 @@ def _joined(job: Job, parts: Array) -> Array:
 
 def _added(total: Array, part: Array, columns: Span) -> Array:
     return lax.dynamic_update_slice_in_dim(total, cut(total, columns, 2) + part, columns[0], axis=2)
+
+
+def clip(x: Index, low: Index, high: Index) -> Index:
+    """Returns x held within bounds; an int where all are."""
+    if all(isinstance(value, int) for value in (x, low, high)):
+        return min(max(x, low), high)
+    return jnp.clip(x, low, high)
 
 
 def blocks(length: Index, size: int) -> Index:

@@ -1,0 +1,117 @@
+"""Which core runs: auto by platform and need, and a core that cannot do what is asked is refused by name."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from configs.errors import ConfigError
+from models.kernels import attend, choose, kernel_for
+from tests.models.common import tiny
+
+GPU: dict[str, Any] = dict(platform="gpu", dtype=jnp.bfloat16, head_dim=64, q_len=1024, kv_len=1024)
+CPU: dict[str, Any] = {**GPU, "platform": "cpu", "dtype": jnp.float32}
+TPU: dict[str, Any] = {**GPU, "platform": "tpu"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "core"),
+    [
+        (CPU, "blocked"),
+        ({**CPU, "q_len": 1}, "reference"),
+        ({**CPU, "bias": True, "soft_cap": 5.0, "segments": True}, "blocked"),
+        ({**CPU, "scores": True}, "reference"),
+        (GPU, "cudnn"),
+        ({**GPU, "platform": "cuda"}, "cudnn"),
+        ({**GPU, "window": 64}, "cudnn"),
+        ({**GPU, "positions": True}, "cudnn"),
+        ({**GPU, "positions": True, "window": 64}, "xla"),
+        ({**GPU, "dtype": jnp.float32}, "xla"),
+        ({**GPU, "head_dim": 60}, "xla"),
+        ({**GPU, "segments": True}, "xla"),
+        ({**GPU, "bias": True}, "xla"),
+        ({**GPU, "soft_cap": 5.0}, "blocked"),
+        ({**GPU, "bias": True, "q_len": 8192, "kv_len": 8192}, "blocked"),
+        (TPU, "xla"),
+        ({**TPU, "q_len": 8192, "kv_len": 8192}, "blocked"),
+        ({**TPU, "q_len": 1}, "reference"),
+    ],
+)
+def test_auto(asked: dict[str, Any], core: str) -> None:
+    assert choose("auto", **asked) == core
+
+
+@pytest.mark.parametrize("kernel", ["reference", "blocked", "xla", "cudnn"])
+def test_the_core_named_is_the_core_that_runs(kernel: str) -> None:
+    assert choose(kernel, **GPU) == kernel
+    assert choose(kernel, **{**GPU, "q_len": 1}) == kernel
+
+
+@pytest.mark.parametrize(
+    ("kernel", "asked", "words"),
+    [
+        ("xla", {**CPU, "soft_cap": 5.0}, "no soft cap.*reference and blocked"),
+        ("cudnn", CPU, "NVIDIA GPUs alone, and this is cpu"),
+        ("cudnn", {**GPU, "dtype": jnp.float32}, "float16, not float32"),
+        ("cudnn", {**GPU, "head_dim": 60}, "multiple of 8, 128 at most, not 60"),
+        ("cudnn", {**GPU, "head_dim": 256}, "multiple of 8, 128 at most, not 256"),
+        ("cudnn", {**GPU, "soft_cap": 5.0}, "no soft cap"),
+        ("cudnn", {**GPU, "bias": True, "batch": 8}, "at batch 1 alone"),
+        ("cudnn", {**GPU, "bias": True, "batch": 1, "q_len": 7}, "even lengths"),
+        ("blokced", CPU, "did you mean blocked"),
+    ],
+)
+def test_refuses_by_name(kernel: str, asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=f"model.attention.kernel = '{kernel}'.*{words}"):
+        choose(kernel, **asked)
+
+
+def test_attend_refuses_too() -> None:
+    zeros = jnp.zeros((1, 4, 1, 8))
+    with pytest.raises(ConfigError, match="NVIDIA GPUs alone"):
+        attend(zeros, zeros, zeros, kernel="cudnn")
+
+
+def test_kernel_for_run_json() -> None:
+    assert kernel_for(tiny(), length=16, platform="cpu", packed=False) == "blocked"
+    assert kernel_for(tiny(head_dim=8), length=16, platform="gpu", packed=False) == "cudnn"
+    assert kernel_for(tiny(head_dim=8), length=16, platform="gpu", packed=True) == "xla"
+    assert kernel_for(tiny(head_dim=8, dtype="float32"), length=16, platform="gpu", packed=False) == "xla"
+    config = tiny(attention__kernel="cudnn")
+    with pytest.raises(ConfigError, match="NVIDIA GPUs alone"):
+        kernel_for(config, length=16, platform="cpu", packed=False)
+
+
+def cudnn_call(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
+    """Returns (operands' shapes, parameters) of the cuDNN call that `attend` makes; tracing needs no GPU."""
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
+    shape = jax.ShapeDtypeStruct((2, 6, 4, 16), jnp.bfloat16)
+    function = jax.jit(lambda q, k, v: attend(q, k, v, kernel="cudnn", platform="gpu", **options))
+    found: list[Any] = []
+
+    def visit(jaxpr: Any) -> None:
+        for equation in jaxpr.eqns:
+            if equation.primitive.name.startswith("dot_product_attention"):
+                found.append(equation)
+            for inner in jax.extend.core.jaxprs_in_params(equation.params):
+                visit(inner)
+
+    visit(function.trace(shape, shape, shape).jaxpr.jaxpr)
+    (equation,) = found
+    return [x.aval.shape for x in equation.invars], equation.params
+
+
+def test_cudnn_keeps_causal_and_window_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes, given = cudnn_call(monkeypatch, window=3)
+    assert "causal" in str(given["mask_type"]).lower() and given["sliding_window_length"] == 3
+    assert (2, 4, 6, 6) not in shapes
+
+
+def test_cudnn_is_given_segments_as_a_whole_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A [B, 1, 1, K] mask is broadcast first (jax #28974)."""
+    segments = jnp.ones((2, 6), jnp.int32)
+    shapes, given = cudnn_call(monkeypatch, q_segments=segments, kv_segments=segments)
+    assert "causal" not in str(given["mask_type"]).lower() and (2, 4, 6, 6) in shapes
