@@ -2,7 +2,8 @@
 
 At num_heads * head_dim = width neither parameters nor FLOPs change with the number of heads, so that arms differ in
 nothing but how attention is divided. Vaswani et al. (2017, table 3A) found one head and very thin heads worse than a
-plateau between; with the same question on your own data and width, change `base`. Hours on two cores; for a first look add `--config.budget.amount=300`.
+plateau between; with the same question on your own data and width, change `base`. Hours on two cores; for a first
+look add `--config.budget.amount=300`.
 """
 
 
