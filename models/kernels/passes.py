@@ -17,13 +17,12 @@ from models.kernels.block import (
     Scores,
     Span,
     cut,
+    cut_queries,
     derivatives,
     finite,
     fold_queries,
-    merge,
     normalised,
     product,
-    split,
     unfold_queries,
 )
 
@@ -38,7 +37,7 @@ def forward(
 
     def rows_forward(index: Index) -> tuple[Array, Array]:
         rows = (index * job.block_q, job.block_q)
-        q_rows = cut(q, rows, 4)
+        q_rows = cut_queries(q, rows)
 
         def step(columns: Span, masked: bool, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             largest, total, out = carry
@@ -49,11 +48,11 @@ def forward(
             safe = finite(job, grown)
             weights = jnp.exp(scores - safe)
             shrink = jnp.exp(largest - safe)
-            more = product(job, "bgsm,bgsk->bgkm", merge(weights).astype(v.dtype), cut(v, columns, 2))
+            more = product(job, "bgsm,bgsk->bgkm", weights.astype(v.dtype), cut(v, columns, 2))
             total = total * shrink + jnp.sum(weights, axis=2, keepdims=True)
-            return grown, total, out * shrink + split(job, more)
+            return grown, total, out * shrink + more
 
-        row_shape = (*q_rows.shape[:2], 1, *q_rows.shape[3:])
+        row_shape = (*q_rows.shape[:2], 1, q_rows.shape[3])
         start = jnp.full(row_shape, -jnp.inf, job.dtype), jnp.zeros(row_shape, job.dtype)
         largest, total, out = _over_columns(job, places, rows, step, (*start, jnp.zeros(q_rows.shape, job.dtype)))
         out, logsumexp = normalised(job, finite(job, largest), total, out)
@@ -81,14 +80,15 @@ def backward(
     """Returns the gradients of q, k, v and of the bias's floating constants."""
     q, k, v, places = _padded(job, q_BTHK, k_BSGK, v_BSGK, places)
     d_out = fold_queries(job, d_out_BTHK)
-    delta = jnp.sum(d_out.astype(job.dtype) * fold_queries(job, out_BTHK).astype(job.dtype), axis=2, keepdims=True)
+    delta_BTHK = jnp.sum(d_out_BTHK.astype(job.dtype) * out_BTHK.astype(job.dtype), axis=3, keepdims=True)
+    delta = fold_queries(job, delta_BTHK)
     # A padded query's weights are exp(score - inf) = 0: it adds nothing to dk and dv.
     logsumexp = _pad(logsumexp, 4, job.block_q, jnp.inf)
     d_out, delta = _pad(d_out, 4, job.block_q, 0), _pad(delta, 4, job.block_q, 0)
 
     def rows_backward(carry: Any, index: Index) -> tuple[Any, Array]:
         rows = (index * job.block_q, job.block_q)
-        given = QueryRows(*(cut(x, rows, 4) for x in (q, d_out, logsumexp, delta)))
+        given = QueryRows(*(cut_queries(x, rows) for x in (q, d_out, logsumexp, delta)))
 
         def step(columns: Span, masked: bool, carry: Any) -> Any:
             dq_rows, dk, dv, d_constants = carry
@@ -98,9 +98,9 @@ def backward(
             dk, dv = _added(dk, part[1], columns), _added(dv, part[2], columns)
             return dq_rows + part[0], dk, dv, [total + d for total, d in zip(d_constants, part[3], strict=True)]
 
-        dq_rows = jnp.zeros(merge(given.q).shape, job.dtype)
+        dq_rows = jnp.zeros(given.q.shape, job.dtype)
         dq_rows, *carry = _over_columns(job, places, rows, step, (dq_rows, *carry))
-        return tuple(carry), (job.scale * split(job, dq_rows)).astype(q_BTHK.dtype)
+        return tuple(carry), (job.scale * dq_rows).astype(q_BTHK.dtype)
 
     d_constants = [] if job.biases is None else job.biases.zeros(constants)
     start = jnp.zeros(k.shape, job.dtype), jnp.zeros(v.shape, job.dtype), d_constants
@@ -152,7 +152,7 @@ def _over_columns(job: Job, places: Places, rows: Span, step: Callable[[Span, bo
 
 def _mask(job: Job, places: Places, rows: Span, columns: Span) -> Array:
     """The block's mask, with the keys that padding added hidden."""
-    real = (jnp.arange(job.block_k) + columns[0] < job.S)[None, None, :, None, None]
+    real = (jnp.arange(job.block_k) + columns[0] < job.S)[None, None, :, None]
     mask = job.mask(places, rows, columns)
     return real if mask is None else mask & real
 
@@ -176,8 +176,8 @@ def _pad(x: Array, axis: int, size: int, value: float | None) -> Array:
 
 
 def _joined(job: Job, parts: Array) -> Array:
-    """Returns [blocks, B, G, K, R, T'] as [B, G, K, R, T], padding cut off."""
-    joined = jnp.moveaxis(parts, 0, 4)
+    """Returns [blocks, B, G, K, M] as [B, G, K, R, T], padding cut off."""
+    joined = jnp.moveaxis(parts.reshape(*parts.shape[:4], job.R, job.block_q), 0, 4)
     return joined.reshape(*joined.shape[:4], -1)[..., : job.T]
 
 

@@ -147,6 +147,7 @@ CASES = {
     "MQA, its own scale": Case(H=4, G=1, scale=0.3),
     "window of one": Case(window=1),
     "window": Case(window=6, H=2, G=1),
+    "window, whole blocks": Case(T=24, S=24, window=10),
     "soft cap, window over blocks": Case(T=30, S=30, window=19, soft_cap=1.5, bias=True),
     "bias": Case(bias=True),
     "last queries": Case(T=9, bias=True),
