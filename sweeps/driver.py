@@ -119,6 +119,7 @@ class Driver:
         self.active: dict[int, Job] = {}
         self.resumed: dict[str, int] = {}
         self.summary = Summary()
+        self.stopping = False
         self.exclusive = exclusive
         jobs = [self._job(run, timed=not exclusive) for run in self.runs.values()]
         self.waiting = [job for job in jobs if job is not None]
@@ -224,6 +225,7 @@ class Driver:
             return
         number = len(self.active)
         self.display.say(f"stopping: {number} run{'s' * (number > 1)} being saved (again to end at once)")
+        self.stopping = True
         self.engine.stop()
         end = time.monotonic() + GRACE
         while self.active and len(caught) < 2 and time.monotonic() < end:
@@ -241,6 +243,8 @@ class Driver:
         self.display.update(self.board, {job.key: self._phase(job) for job in self.active.values()})
 
     def _phase(self, job: Job) -> str:
+        if self.stopping:
+            return "saving"
         stands = self.board[job.key]
         if stands.status == "done":
             left = [name for name in job.evals if name in stands.missing or name in stands.eval_errors]
