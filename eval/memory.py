@@ -30,7 +30,7 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
         "formula": formula(run),
         "compiled": compiled,
         "measured": measured(),
-        "settings": shape.settings,
+        "settings": {"shape": shape.settings},
     }
 
 

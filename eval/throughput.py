@@ -34,7 +34,7 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
         "dtype": compute_dtype(run.config),
         "attention_kernel": parts["train"]["kernel"],
         **parts,
-        "settings": programs.shape(run.config).settings,
+        "settings": {"shape": programs.shape(run.config).settings},
     }
 
 

@@ -25,7 +25,7 @@ def test_throughput_is_well_formed(make):
     assert found["decode"]["batch_size"] == 1 and found["decode"]["new_tokens"] == 3
     assert found["train"]["tokens_per_second"] == pytest.approx(2 * 16 / found["train"]["seconds"])
     assert found["device"]["platform"] == "cpu" and found["attention_kernel"] == found["train"]["kernel"]
-    assert found["settings"]["capacity"] == 19
+    assert found["settings"]["shape"]["capacity"] == 19
     jax.tree.map(np.testing.assert_array_equal, before, run.params)  # timing a step must not train the run
 
 

@@ -169,7 +169,7 @@ def reader(monkeypatch):
 
 
 def test_passkeys_that_are_read_are_right_at_every_depth(make, reader):
-    found = evaluated(make(data__length=150, eval__retrieval__depths=3))
+    found = evaluated(make(data__length=150, eval__retrieval__depths=3, eval__batch_size=3))
     assert found["task"] == "passkey" and found["accuracy"] == 1.0
     assert [(cell["length"], cell["depth"], cell["examples"]) for cell in found["cells"]] == [
         (length, depth, 4) for length in (150, 300) for depth in (0.0, 0.5, 1.0)
