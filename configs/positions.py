@@ -147,7 +147,8 @@ def _schemes(config: ConfigDict, kinds: set[str]) -> list[str]:
         )
     temperature = position.temperature
     nope = temperature.layers == "nope" or (temperature.kind == "llama4" and temperature.layers == "auto")
-    if temperature.kind != "none" and nope and "none" not in kinds:
+    pattern = tuple(position.pattern)[: config.model.num_layers] or (position.kind,)
+    if temperature.kind != "none" and nope and "none" not in pattern:
         found.append(
             f"model.position.temperature.layers = {temperature.layers!r}: {temperature.kind} would act in layers "
             "without positions alone, and there are none; put 'none' in model.position.pattern, or set 'all'"

@@ -43,7 +43,8 @@ class Cope(Scheme, nnx.Module):
             at_whole = jnp.einsum("bthk,pk->bhtp", q_BTHK.astype(table_PK.dtype), table_PK, precision=precise)
             low = jnp.floor(count)
             below, above = (
-                jnp.take_along_axis(at_whole, whole.astype(jnp.int32), axis=-1) for whole in (low, jnp.ceil(count))
+                jnp.take_along_axis(at_whole, whole.astype(jnp.int32), axis=-1, mode="promise_in_bounds")
+                for whole in (low, jnp.ceil(count))
             )
             share = count - lax.stop_gradient(low)
             return below * (1 - share) + above * share

@@ -53,14 +53,26 @@ def test_llama4_acts_in_layers_without_positions_alone() -> None:
     assert everywhere is not None and everywhere.acts(positions.build(tiny(), "rope"))
 
 
-def test_in_the_model_only_queries_of_its_layers_change() -> None:
-    """A factor on every query equals the layer's query matrix scaled, where the factor is the same at all positions."""
+@pytest.mark.parametrize("layers", ["all", "nope"])
+def test_in_the_model_queries_alone_get_their_own_factor(layers: str) -> None:
+    """What query t reads is what it would read with every query scaled by t's factor; keys stay as they are."""
+    changes = dict(num_layers=1, position__kind="none", attention__qkv="split")
+    heat = dict(position__temperature__kind="ministral3", position__temperature__length=2)
+    plain, ids = build(tiny(**changes)), tokens(1, 7)
+    found = run(build(tiny(**changes, **heat, position__temperature__layers=layers)), ids)
+    kernel = plain.blocks.attention.query.kernel
+    first = kernel[...]
+    for t in range(7):
+        kernel[...] = first * (1 + 0.1 * math.log(1 + t // 2))
+        np.testing.assert_allclose(found[:, t], run(plain, ids)[:, t], atol=1e-5)
+
+
+def test_in_the_model_layers_with_positions_stay_as_they_are() -> None:
     changes = dict(position__pattern=("rope", "none"), attention__qkv="split")
-    constant = dict(position__temperature__kind="ministral3", position__temperature__length=2)
-    plain = build(tiny(**changes))
-    ids = tokens(1, 2)
-    at = jnp.asarray([[1000, 1001]])  # both 1 + beta ln 501
-    with_it = build(tiny(**changes, **constant, position__temperature__layers="nope"))
-    query = plain.blocks.attention.query
-    query.kernel[...] = query.kernel[...].at[1].multiply(1 + 0.1 * math.log(501))
-    np.testing.assert_allclose(run(with_it, ids, at), run(plain, ids, at), atol=2e-5)
+    plain, ids = build(tiny(**changes)), tokens(1, 2)
+    at = jnp.asarray([[1000, 1001]])  # 1 + 0.1 ln 501 at both, with an original length of 2
+    heat = dict(position__temperature__kind="ministral3", position__temperature__length=2)
+    found = run(build(tiny(**changes, **heat, position__temperature__layers="nope")), ids, at)
+    kernel = plain.blocks.attention.query.kernel
+    kernel[...] = kernel[...].at[1].multiply(1 + 0.1 * math.log(501))
+    np.testing.assert_allclose(found, run(plain, ids, at), atol=2e-5)
