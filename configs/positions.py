@@ -12,7 +12,9 @@ SCALINGS = ("none", "linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3"
 ABSOLUTE = ("learned", "sinusoidal")  # act on the embedding
 ROTATING = ("rope", "p_rope", "xpos")
 SCALED = ("rope", "p_rope")
-XPOS_REACH = 32  # in units of its base; see models/positions/xpos.py
+# How many positions xPos serves, in units of its base. Its zeta^(n/base) is e^-40 there; it would leave float32 at 69,
+# and small gradients times it leave float32 sooner.
+XPOS_REACH = 32
 
 
 def kinds_of(config: ConfigDict) -> set[str]:

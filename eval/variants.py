@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ml_collections import ConfigDict
 
 from configs import validate
+from configs.positions import XPOS_REACH
 from models.positions import stretched
 
 TRAINED = "trained"  # the run's own setting, unchanged
@@ -70,6 +71,8 @@ def _variant(config: ConfigDict, multiple: float, length: int, scaling: str) -> 
     reason = None
     if "learned" in kinds(model) and length > model.position.max_length:
         reason = f"the learned table has {model.position.max_length} positions"
+    elif "xpos" in kinds(model) and length > (most := XPOS_REACH * model.position.xpos.base):
+        reason = f"xPos reaches {int(most)} positions in float32"
     elif scaling != TRAINED and not set(kinds(model)) & set(stretched.KINDS):
         reason = f"a RoPE scaling has nothing to act on: position.kind = {'/'.join(kinds(model))}"
     if reason is None and scaling != TRAINED:

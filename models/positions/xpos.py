@@ -10,12 +10,11 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from configs.errors import ConfigError
+from configs.positions import XPOS_REACH
 from models.positions import rope
 from models.positions.scheme import Scheme
 
 GAMMA = 0.4
-# zeta^(n/base) is e^-40 at 32 bases. It leaves float32 at 69, and small gradients times it leave float32 sooner.
-MOST = 32  # positions, in units of the base: 16,384 for 512
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +39,10 @@ class XPos(Scheme):
         Raises:
             ConfigError: `length` is above 32 bases.
         """
-        most = int(MOST * self.base)
+        most = int(XPOS_REACH * self.base)
         if length > most:
             raise ConfigError(
-                f"length {length}: xPos reaches {most} positions in float32, {MOST} times model.position.xpos.base"
+                f"length {length}: xPos reaches {most} positions in float32, {XPOS_REACH} times model.position.xpos.base"
             )
 
     def rotate(

@@ -68,6 +68,20 @@ def test_a_learned_table_ends():
     assert found[1].entry["reason"] == found[1].reason and "reason" not in found[0].entry
 
 
+def test_xpos_ends_where_float32_does():
+    config = resolved(
+        model__position__kind="xpos", model__position__xpos__base=1.5, data__length=32, eval__multiples=(1, 1.5, 2)
+    )
+    reasons = [v.reason for v in variants.variants(config)]
+    assert reasons == [None, None, "xPos reaches 48 positions in float32"]
+
+
+def test_longrope_needs_its_lists():
+    config = resolved(eval__scalings=("longrope", "ntk_by_parts"), eval__multiples=(2,))
+    reasons = [v.reason for v in variants.variants(config)]
+    assert reasons[0] is None and "longrope needs a number" in reasons[1] and reasons[2] is None
+
+
 def test_scalings_need_rope_in_some_layer():
     pattern = resolved(model__position__pattern=("rope", "none"), eval__scalings=("ntk",), eval__multiples=(2,))
     assert variants.variants(pattern)[1].reason is None
