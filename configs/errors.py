@@ -23,7 +23,10 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     by_last: dict[str, list[str]] = {}
     for full in allowed:
         by_last.setdefault(full.rsplit(".", 1)[-1], []).append(full)
-    close = difflib.get_close_matches(last, by_last, n=1, cutoff=0.6)
-    candidates = by_last[close[0]] if close else allowed
+    close = difflib.get_close_matches(last, by_last, n=4, cutoff=0.6)
+    # Last parts that are nearly as close as the closest are told apart by the whole name.
+    likeness = [difflib.SequenceMatcher(None, last, other).ratio() for other in close]
+    near = [other for other, share in zip(close, likeness, strict=True) if share > likeness[0] - 0.1]
+    candidates = [full for other in near for full in by_last[other]] if near else allowed
     best = difflib.get_close_matches(name, candidates, n=1, cutoff=0.0 if close else 0.6)
     return f"; did you mean {best[0]}?" if best else ""

@@ -42,7 +42,8 @@ class XPos(Scheme):
         most = int(XPOS_REACH * self.base)
         if length > most:
             raise ConfigError(
-                f"length {length}: xPos reaches {most} positions in float32, {XPOS_REACH} times model.position.xpos.base"
+                f"length {length}: xPos reaches {most} positions in float32, {XPOS_REACH} times "
+                "model.position.xpos.base"
             )
 
     def rotate(
