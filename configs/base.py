@@ -45,6 +45,8 @@ def _model() -> ConfigDict:
     model.norm = "rmsnorm"  # rmsnorm or layernorm
     model.norm_bias = False  # a bias in layernorm (rmsnorm has none)
     model.norm_eps = 1e-6  # added to the variance
+    model.embedding_norm = False  # a norm (of `norm`) on the embedded tokens, before the first layer (BLOOM)
+    model.residual = "serial"  # serial: the MLP reads what attention wrote; parallel: both read one input (GPT-J)
     model.tie_embeddings = True  # the output matrix is the embedding's transpose
     model.logit_soft_cap = placeholder(float)  # output logits become cap * tanh(logits / cap); unset: none
     model.dropout = 0.0  # rate in [0, 1) on the embedding and on each residual branch

@@ -19,6 +19,7 @@ __all__ = ["ConfigError", "UserError", "check", "from_dict", "problems", "resolv
 CHOICES: dict[str, tuple[str, ...]] = {
     "model.mlp": ("swiglu", "gelu", "gelu_exact", "relu2", "relu"),
     "model.norm": ("rmsnorm", "layernorm"),
+    "model.residual": ("serial", "parallel"),
     "model.init": ("truncated_normal", "normal"),
     "model.dtype": ("auto", "float32", "bfloat16"),
     "model.scan_layers": ("auto", "yes", "no"),

@@ -33,7 +33,7 @@ def parameters(config: ConfigDict) -> dict[str, int]:
         "position": _positions(config),
         "attention": layers * (_attention_matrices(config) + biases),
         "mlp": layers * (_mlp_matrices(config) + mlp_biases),
-        "norm": layers * norms + _norm(config),
+        "norm": layers * norms + _norm(config) * (1 + config.embedding_norm),
         "head": 0 if config.tie_embeddings else config.vocab_size * width,
     }
     blocks = parts["attention"] + parts["mlp"] + parts["norm"]

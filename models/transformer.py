@@ -1,8 +1,11 @@
 """The decoder-only, pre-norm Transformer: embed, L times (attend, MLP), norm, logits.
 
-    x = dropout(table[tokens] + positions)
+    x = dropout(table[tokens] + positions), normalised where `embedding_norm` says so
     x = x + dropout(attention_l(norm(x)));  x = x + dropout(mlp_l(norm(x)))      l = 1 .. L
     logits = cap(norm(x) W_out)
+
+A parallel residual (GPT-J; GPT-NeoX, arXiv 2204.06745) adds both branches to one input instead, each with its own norm:
+x = x + dropout(attention_l(norm(x))) + dropout(mlp_l(norm'(x))).
 
 Parameters are float32; activations have the compute dtype; norms, softmax and logits are float32. All parameters of the
 blocks are stacked, [L, ...], whether the layers run as one compiled loop (accelerators) or one after the other (CPU).
@@ -27,11 +30,12 @@ from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, parame
 
 
 class Block(nnx.Module):
-    """One layer: x + attention(norm(x)), then x + mlp(norm(x))."""
+    """One layer: x + attention(norm(x)), then x + mlp(norm(x)); or both of one x, with a parallel residual."""
 
     def __init__(self, config: ConfigDict, initial: Initializer) -> None:
         norm = dict(kind=config.norm, bias=config.norm_bias, eps=config.norm_eps)
         self.rate = config.dropout
+        self.parallel = config.residual == "parallel"
         self.attention_norm = Norm(initial, config.width, **norm)
         self.attention = Attention(config, initial)
         self.mlp_norm = Norm(initial, config.width, **norm)
@@ -63,8 +67,10 @@ class Block(nnx.Module):
         y, entry = self.attention(
             self.attention_norm(x_BTD), rows, scheme, window=window, entry=entry, last_query=last_only
         )
-        x_BTD = (x_BTD[:, -1:] if last_only else x_BTD) + dropout(y, self.rate, first)
-        return x_BTD + dropout(self.mlp(self.mlp_norm(x_BTD)), self.rate, second), entry
+        x_BTD = x_BTD[:, -1:] if last_only else x_BTD
+        after_BTD = x_BTD + dropout(y, self.rate, first)
+        read_BTD = x_BTD if self.parallel else after_BTD
+        return after_BTD + dropout(self.mlp(self.mlp_norm(read_BTD)), self.rate, second), entry
 
 
 class Transformer(nnx.Module):
@@ -96,6 +102,7 @@ class Transformer(nnx.Module):
         )
         self.blocks = Block(config, initial)
         norm = dict(kind=config.norm, bias=config.norm_bias, eps=config.norm_eps)
+        self.embedding_norm = Norm(initial, config.width, stacked=False, **norm) if config.embedding_norm else None
         self.norm = Norm(initial, config.width, stacked=False, **norm)
         head = None if config.tie_embeddings else initial.matrix("head", size, fan_in=config.width, stacked=False)
         self.head = None if head is None else parameter(head)
@@ -191,6 +198,7 @@ class Transformer(nnx.Module):
             x = jnp.take(self.embedding[...], tokens_BT, axis=0).astype(self.dtype)
             for kind in sorted(self.schemes):
                 x = self.schemes[kind].embed(x, rows.positions)
+            x = x if self.embedding_norm is None else self.embedding_norm(x)
         keys = None
         if dropout_key is not None and self.rate > 0:
             first, rest = jax.random.split(dropout_key)

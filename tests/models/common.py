@@ -79,6 +79,8 @@ def configs(draw: st.DrawFn, **fixed: Any) -> ConfigDict:
         mlp_bias=draw(st.booleans()),
         norm=norm,
         norm_bias=norm == "layernorm" and draw(st.booleans()),
+        residual=draw(st.sampled_from(["serial", "parallel"])),
+        embedding_norm=draw(st.booleans()),
         tie_embeddings=draw(st.booleans()),
         logit_soft_cap=draw(st.sampled_from([None, 5.0])),
         attention__qkv=draw(st.sampled_from(["split", "fused"])),
@@ -125,6 +127,8 @@ def numpy_logits(config: ConfigDict, model: models.Transformer, ids: np.ndarray)
     x = params["embedding"][ids]
     if config.position.kind == "learned":
         x = x + params["schemes"]["learned"]["table"][: len(ids)]
+    if config.embedding_norm:
+        x = norm(x, params["embedding_norm"], config.norm)
     for layer in range(config.num_layers):
         block = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["blocks"])
         attention = block["attention"]
@@ -142,8 +146,8 @@ def numpy_logits(config: ConfigDict, model: models.Transformer, ids: np.ndarray)
                 scores = np.array([query @ turn(k[s, part], s) for s in range(t + 1)]) / np.sqrt(K)
                 weights = np.exp(scores - scores.max())
                 out[t, head] = weights / weights.sum() @ v[: t + 1, part]
-        x = x + linear(out.reshape(len(ids), H * K), attention["out"])
-        h = norm(x, block["mlp_norm"], config.norm)
+        before, x = x, x + linear(out.reshape(len(ids), H * K), attention["out"])
+        h = norm(before if config.residual == "parallel" else x, block["mlp_norm"], config.norm)
         up = linear(h, block["mlp"]["up"])
         if config.mlp == "swiglu":
             gate = linear(h, block["mlp"]["gate"])

@@ -22,12 +22,12 @@ def test_counts_equal_array_sizes(config: ConfigDict) -> None:
         return sum(size for name, size in sizes.items() if any(word in name for word in words))
 
     assert parts["norm"] == held("norm")
-    assert parts["embedding"] == held("embedding")
+    assert parts["embedding"] == held("embedding") - held("embedding_norm")
     assert parts["position"] == held("schemes")
     assert parts["head"] == held("head")
     assert parts["mlp"] == held(".mlp.")
     assert parts["attention"] == held(".attention.") - held("query_norm", "key_norm")
-    assert parts["non_embedding"] == parts["total"] - held("embedding", "schemes", "head")
+    assert parts["non_embedding"] == parts["total"] - held("embedding", "schemes", "head") + held("embedding_norm")
     # Every matrix that multiplies: kernels, and the output matrix once.
     multiplied = held("kernel") + config.vocab_size * config.width
     assert counting.flops_per_token(config, 10)["N"] == multiplied

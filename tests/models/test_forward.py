@@ -25,8 +25,9 @@ drawn = settings(max_examples=6, deadline=None, derandomize=True)
         dict(head_dim=6, num_heads=2, num_kv_heads=1, tie_embeddings=False),  # H K = 12, width 16
         dict(head_dim=8, num_heads=6, num_kv_heads=3, attention__qkv="fused"),
         {name.replace(".", "__"): value for name, value in GPT2.items()},
+        dict(residual="parallel", embedding_norm=True, norm="layernorm", norm_bias=True),
     ],
-    ids=["llama", "head_dim_apart", "wide_heads_fused", "gpt2"],
+    ids=["llama", "head_dim_apart", "wide_heads_fused", "gpt2", "parallel"],
 )
 def test_equals_an_independent_forward(changes: dict[str, Any]) -> None:
     config = tiny(**changes)
@@ -119,6 +120,8 @@ def test_patterns_act_by_layer() -> None:
         dict(logit_soft_cap=1.0),
         dict(norm="layernorm"),
         dict(norm_eps=0.1),
+        dict(residual="parallel"),
+        dict(embedding_norm=True),
         dict(mlp="gelu"),
         dict(mlp="relu2"),
         dict(position__rope__theta=100.0),
