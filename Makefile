@@ -11,7 +11,7 @@ DEMO ?= runs/demo
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(EXTRAS)
-ROOMS := configs models data training eval sweeps report train.py
+ROOMS := configs models data training eval convert sweeps report train.py
 
 .PHONY: demo test test-all check setup lock clean
 

@@ -189,7 +189,7 @@ def load(data: ConfigDict, corpus: Corpus | None) -> Tokenizer:
         raise UserError(
             f"data.tokenizer = {data.tokenizer!r}: must be byte, char or a tokenizer.json; there is no such file"
         )
-    return _from_file(path)
+    return from_file(path)
 
 
 def restore(folder: str | Path) -> Tokenizer:
@@ -209,11 +209,16 @@ def restore(folder: str | Path) -> Tokenizer:
     if kind == "byte":
         return Bytes()
     if kind == "file":
-        return _from_file(Path(folder) / HUGGING_FACE)
+        return from_file(Path(folder) / HUGGING_FACE)
     raise UserError(f"{path}: unknown kind {kind!r}")
 
 
-def _from_file(path: Path) -> FromFile:
+def from_file(path: Path) -> FromFile:
+    """Returns the tokenizer of a tokenizer.json.
+
+    Raises:
+        UserError: it is none.
+    """
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return FromFile(file.read())

@@ -76,6 +76,11 @@ class Checkpoints:
             metrics=None if val_loss is None else {"val_loss": val_loss},
         )
 
+    def save_params(self, step: int, params: Any, meta: dict[str, Any]) -> None:
+        """Saves parameters alone: a checkpoint to start another run from, which none can be continued from."""
+        items = {"params": ocp.args.StandardSave(flat(params)), "meta": ocp.args.JsonSave(meta)}
+        self.manager.save(step, args=ocp.args.Composite(**items))
+
     def restore(self, step: int, params: Any, opt_state: Any) -> tuple[Any, Any, dict[str, Any]]:
         """Returns (parameters, optimizer state, meta) of a step, in the shapes of the given (abstract) trees."""
         wanted = {"params": params, "opt_state": opt_state}
