@@ -64,7 +64,8 @@ def _model() -> ConfigDict:
     model.attention.window_pattern = ()  # windows by layer, repeated, 0 = no window, e.g. (64, 64, 0); empty: `window`
     model.attention.qk_norm = False  # RMSNorm over head_dim of queries and keys, before rotation
     model.attention.soft_cap = placeholder(float)  # scores become cap * tanh(scores / cap); unset: none
-    model.attention.scale = placeholder(float)  # multiplies q.k; unset: 1/sqrt(head_dim)
+    model.attention.scale_rule = "auto"  # of q.k: sqrt (1/sqrt(head_dim)), mup (1/head_dim, arXiv 2203.03466), or auto
+    model.attention.scale = placeholder(float)  # a number that multiplies q.k; auto: this where set, else sqrt
     model.position = ConfigDict()
     model.position.kind = "rope"  # none, learned, sinusoidal, rope, p_rope, xpos, alibi, t5, kerple_log, kerple_power,
     # fire or cope; models/positions has a file for each

@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import positions
+from configs import attention, positions
 from configs.errors import ConfigError, UserError, nearest
 from configs.fields import from_dict, to_dict
 from configs.positions import either, rotary_dim
@@ -25,6 +25,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model.scan_layers": ("auto", "yes", "no"),
     "model.remat": ("none", "block"),
     "model.attention.qkv": ("split", "fused"),
+    "model.attention.scale_rule": ("auto", "sqrt", "mup"),
     "model.attention.kernel": ("auto", "reference", "blocked", "xla", "cudnn"),
     "model.position.kind": positions.KINDS,
     "model.position.temperature.kind": ("none", "log_n", "llama4", "ministral3"),
@@ -211,7 +212,7 @@ def _model(config: ConfigDict) -> list[str]:
         )
     if model.norm_bias and model.norm == "rmsnorm":
         found.append("model.norm_bias = True: rmsnorm has no bias; set model.norm = 'layernorm'")
-    return [*found, *positions.problems(config)]
+    return [*found, *attention.problems(config), *positions.problems(config)]
 
 
 def _data(config: ConfigDict) -> list[str]:

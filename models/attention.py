@@ -51,7 +51,7 @@ class Attention(nnx.Module):
         attention = config.attention
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.kernel = attention.kernel
-        self.scale = config.head_dim**-0.5 if attention.scale is None else attention.scale
+        self.scale = scale_of(config, config.head_dim)
         self.soft_cap = attention.soft_cap
         self.temperature = temperature_of(config)
         width, heads, groups = config.width, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -142,6 +142,17 @@ class Attention(nnx.Module):
         with jax.named_scope("out_projection"):
             out = out_BTHK.reshape(*out_BTHK.shape[:2], self.num_heads * self.head_dim)
             return self.out(out), entry
+
+
+def scale_of(config: ConfigDict, dim: int) -> float:
+    """Returns what multiplies q.k of `dim` dims: 1/sqrt(dim), muP's 1/dim (2203.03466, definition 4.1), or a number.
+
+    muP's 1/dim comes without the constant that would make it equal 1/sqrt at some base head_dim: set `scale` for that.
+    """
+    attention = config.attention
+    if attention.scale is not None:
+        return attention.scale
+    return 1 / dim if attention.scale_rule == "mup" else dim**-0.5
 
 
 def _or_index(positions: Array | None, length: int) -> Array:

@@ -78,6 +78,20 @@ def test_head_dim_apart_from_width() -> None:
     )
 
 
+def test_scale_of_scores() -> None:
+    """1/sqrt(head_dim), muP's 1/head_dim, or a number."""
+    arms: list[tuple[dict[str, Any], float]] = [
+        ({}, 10**-0.5),
+        (dict(attention__scale_rule="sqrt"), 10**-0.5),
+        (dict(attention__scale_rule="mup"), 0.1),
+        (dict(attention__scale=0.25), 0.25),
+    ]
+    for changes, wanted in arms:
+        model = build(tiny(head_dim=10, num_heads=2, num_kv_heads=1, **changes))
+        by_number = build(tiny(head_dim=10, num_heads=2, num_kv_heads=1, attention__scale=wanted))
+        close(run(model, tokens(1, 5)), run(by_number, tokens(1, 5)), 1e-6)
+
+
 PATTERNS = dict(num_layers=4, position__pattern=("rope", "none"), attention__window_pattern=(2, 0))
 
 
