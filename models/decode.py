@@ -70,6 +70,7 @@ def generate(
     max_new: int,
     mask_BT: Array | np.ndarray | None = None,
     temperature: float = 0.0,
+    top_p: float = 1.0,
     key: Array | None = None,
     frequencies: stretched.Frequencies | None = None,
 ) -> Array:
@@ -82,48 +83,54 @@ def generate(
         max_new: tokens to add to each row.
         mask_BT: 1 for a token, 0 for padding, which stands on the left: 0 0 1 1 1 puts the tokens at places 0 1 2.
         temperature: 0: the likeliest token; else logits are divided by it and a token is drawn.
+        top_p: share of the probability, after the temperature, that tokens are drawn from (see `nucleus`).
         key: for drawing.
         frequencies: of a RoPE scaling, in place of the model's own (`positions.stretched`).
 
     Raises:
-        UserError: an empty prompt, padding that is not on the left, a negative max_new or temperature, drawing without
-            a key, or more tokens than a learned table of positions has.
+        UserError: what `check` refuses, a temperature or top_p out of range, or drawing without a key.
     """
     tokens = jnp.asarray(tokens_BT, jnp.int32)
     mask = None if mask_BT is None else np.asarray(mask_BT)
-    _check(graphdef, params, tokens, max_new, mask, temperature, key)
+    check(graphdef, params, tokens.shape, max_new, mask)
+    if not 0 <= temperature < np.inf or (temperature > 0 and key is None):
+        raise UserError(f"generate: temperature = {temperature}: must be 0, or more with a key")
+    if not 0 < top_p <= 1:
+        raise UserError(f"generate: top_p = {top_p}: must be in (0, 1]")
     if max_new == 0 or tokens.shape[0] == 0:
         return jnp.zeros((tokens.shape[0], max_new), jnp.int32)
     if mask is not None and mask.all():
         mask = None
-    heat = jnp.float32(temperature) if temperature else None
+    heat = (jnp.float32(temperature), None if top_p == 1 else jnp.float32(top_p)) if temperature else None
     padding = None if mask is None else jnp.asarray(mask, jnp.int32)
     return _generate(graphdef, max_new, params, tokens, padding, heat, key, frequencies or {})
 
 
-def _check(
-    graphdef: Any, params: Any, tokens: Array, max_new: int, mask: np.ndarray | None, temperature: float, key: Any
-) -> None:
-    if tokens.ndim != 2 or tokens.shape[1] == 0:
-        raise UserError(f"generate: prompts must be [batch, length] with a token at least, not {tokens.shape}")
+def check(graphdef: Any, params: Any, shape: tuple[int, ...], max_new: int, mask_BT: np.ndarray | None = None) -> None:
+    """Refuses prompts of `shape` that the model cannot continue by `max_new` tokens; `params` may be shapes alone.
+
+    Raises:
+        UserError: an empty prompt, padding that is not on the left, a negative max_new, or more tokens than the model's
+            positions serve (a learned table's rows).
+    """
+    if len(shape) != 2 or shape[1] == 0:
+        raise UserError(f"generate: prompts must be [batch, length] with a token at least, not {shape}")
     if max_new < 0:
         raise UserError(f"generate: max_new = {max_new}: must be 0 or more")
-    if temperature < 0 or (temperature > 0 and key is None):
-        raise UserError(f"generate: temperature = {temperature}: must be 0, or more with a key")
-    longest = tokens.shape[1]
-    if mask is not None:
-        if mask.shape != tokens.shape:
-            raise UserError(f"generate: the mask is {mask.shape}, the prompts {tokens.shape}")
+    longest = shape[1]
+    if mask_BT is not None:
+        if mask_BT.shape != shape:
+            raise UserError(f"generate: the mask is {mask_BT.shape}, the prompts {shape}")
         if (
-            (np.diff(mask.astype(np.int8), axis=1) < 0).any()
-            or not np.isin(mask, (0, 1)).all()
-            or (mask[:, -1:] == 0).any()
+            not np.isin(mask_BT, (0, 1)).all()
+            or (np.diff(mask_BT.astype(np.int8), axis=1) < 0).any()
+            or (mask_BT[:, -1:] == 0).any()
         ):
             raise UserError("generate: the mask must be 0 .. 0 1 .. 1 in each row: padding stands on the left")
-        longest = int(mask.sum(axis=1).max(initial=1))
+        longest = int(mask_BT.sum(axis=1).max(initial=1))
     # The last new token is given out, never read in.
     for scheme in nnx.merge(graphdef, params).schemes.values():
-        scheme.check(longest + max_new - 1)
+        scheme.check(longest + max(max_new - 1, 0))
 
 
 def _capacities(length: int, max_new: int) -> list[int]:
@@ -142,7 +149,7 @@ def _generate(
     params: Any,
     tokens: Array,
     mask: Array | None,
-    heat: Array | None,
+    heat: tuple[Array, Array | None] | None,
     key: Array | None,
     frequencies: stretched.Frequencies,
 ) -> Array:
@@ -156,7 +163,8 @@ def _generate(
     def pick(logits: Array, index: Array | int) -> Array:
         if heat is None or key is None:
             return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-        return jax.random.categorical(jax.random.fold_in(key, index), logits / heat).astype(jnp.int32)
+        logits = logits / heat[0] if heat[1] is None else nucleus(logits / heat[0], heat[1])
+        return jax.random.categorical(jax.random.fold_in(key, index), logits).astype(jnp.int32)
 
     def advance(carry: tuple[Array, Array, KVCache], index: Array) -> tuple[tuple[Array, Array, KVCache], Array]:
         token, at, cache = carry
@@ -176,6 +184,21 @@ def _generate(
         out.append(new.T)
         done = until
     return jnp.concatenate(out, axis=1)
+
+
+def nucleus(logits: Array, top_p: Array | float) -> Array:
+    """Returns logits [..., V] with all but the nucleus at -inf (top-p sampling, arXiv 1904.09751).
+
+    The nucleus is the smallest set of likeliest tokens whose probabilities come to `top_p` or more; among equals the
+    lower id comes first. It is never empty, and with top_p = 1 it is everything.
+    """
+    order = jnp.argsort(logits, axis=-1, descending=True, stable=True)
+    likeliest = jax.nn.softmax(jnp.take_along_axis(logits, order, axis=-1), axis=-1)
+    before = jnp.cumsum(likeliest, axis=-1) - likeliest
+    # The sum reaches 1 by rounding before the last tokens; the first token's own share is all that stands before none.
+    keep = (before < top_p).at[..., 0].set(True) | (jnp.asarray(top_p) >= 1)
+    kept = jnp.put_along_axis(jnp.zeros_like(keep), order, keep, axis=-1, inplace=False)
+    return jnp.where(kept, logits, -jnp.inf)
 
 
 def narrowed(params: Any, graphdef: Any) -> Any:
