@@ -1,6 +1,7 @@
 """Attention: one function, `attend`, and the cores behind it; `choose` alone says which of them runs."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax import Array
@@ -21,7 +22,7 @@ CORES: dict[str, Callable[..., Array]] = {"reference": reference, "blocked": blo
 def attend(
     q_BTHK: Array,
     k_BSGK: Array,
-    v_BSGK: Array,
+    v_BSGV: Array,
     *,
     q_positions: Array | None = None,
     kv_positions: Array | None = None,
@@ -32,20 +33,25 @@ def attend(
     bias: BiasFunction | None = None,
     scores: ScoresFunction | None = None,
     soft_cap: float | None = None,
+    sinks: Array | None = None,
     scale: float | None = None,
     kernel: str = "auto",
     aligned: bool = True,
     platform: str | None = None,
 ) -> Array:
-    """Returns attention [B, T, H, K] in q's dtype.
+    """Returns attention [B, T, H, V] in q's dtype, V the values' dim, mostly K.
 
     Scores are scale * q.k, then the soft cap, then the bias, then what `scores` adds, then the mask (booleans, combined
     once), then a softmax in float32. Query head h reads key/value head h // (H/G). A query that sees no key gets zeros.
 
+    A head's sink is one more score in its softmax's denominator, of a key that no mask hides and whose value is zero:
+    weights are exp(s_j) / (exp(sink) + sum over keys of exp(s)), as gpt-oss learns them (2508.10925), so that a head
+    may attend to nothing. StreamingLLM (2309.17453) found the need, and serves it by first tokens that stay.
+
     Args:
         q_BTHK: queries.
         k_BSGK: keys; G divides H.
-        v_BSGK: values, of the keys' shape.
+        v_BSGV: values; their dim may differ from the keys'. xla and cudnn pad the smaller of K and V with zeros.
         q_positions: int32 [B|1, T]; None: S - T + i for query i, so the last query stands at the last key.
         kv_positions: int32 [B|1, S]; None: 0 .. S - 1.
         q_segments: int32 [B|1, T]; 0 is padding, which neither sees nor is seen. Both segments or neither.
@@ -56,6 +62,7 @@ def attend(
             block; gradients reach the arrays it closes over.
         scores: function of the scores that is added to them (see `ScoresFunction`), for `reference` alone.
         soft_cap: scores become cap * tanh(scores / cap).
+        sinks: [H], see above; neither scaled nor capped.
         scale: multiplies q.k; None: 1/sqrt(K).
         kernel: a core's name, or auto.
         aligned: whether query i is key row S - T + i and positions grow along the row within each segment
@@ -66,7 +73,7 @@ def attend(
         ConfigError: the kernel cannot do what is asked.
         ValueError: shapes do not fit, segments for one side only, or a window without `causal`.
     """
-    _check(q_BTHK, k_BSGK, v_BSGK, q_segments, kv_segments, causal, window)
+    _check(q_BTHK, k_BSGK, v_BSGV, sinks, q_segments, kv_segments, causal, window)
     B, T, _, K = q_BTHK.shape
     S = k_BSGK.shape[1]
     masking = Masking(T, S, causal, window, aligned, q_positions, kv_positions, q_segments, kv_segments)
@@ -75,31 +82,45 @@ def attend(
         platform=jax.default_backend() if platform is None else platform,
         dtype=q_BTHK.dtype,
         head_dim=K,
+        value_dim=v_BSGV.shape[3],
         q_len=T,
         kv_len=S,
         batch=B,
         bias=bias is not None,
         scores=scores is not None,
         soft_cap=soft_cap,
+        sinks=sinks is not None,
         window=window,
         segments=q_segments is not None,
         positions=masking.has_positions,
         aligned=aligned,
     )
+    # What few cores know is given only where it is asked for.
+    rare: dict[str, Any] = {} if scores is None else {"scores": scores}
+    if sinks is not None:
+        rare["sinks"] = sinks
     scale = K**-0.5 if scale is None else scale
     with jax.named_scope(f"attention_{name}"):
-        if scores is not None:
-            return reference(q_BTHK, k_BSGK, v_BSGK, masking, bias=bias, scores=scores, soft_cap=soft_cap, scale=scale)
-        return CORES[name](q_BTHK, k_BSGK, v_BSGK, masking, bias=bias, soft_cap=soft_cap, scale=scale)
+        return CORES[name](q_BTHK, k_BSGK, v_BSGV, masking, bias=bias, soft_cap=soft_cap, scale=scale, **rare)
 
 
 def _check(
-    q: Array, k: Array, v: Array, q_segments: Array | None, kv_segments: Array | None, causal: bool, window: int | None
+    q: Array,
+    k: Array,
+    v: Array,
+    sinks: Array | None,
+    q_segments: Array | None,
+    kv_segments: Array | None,
+    causal: bool,
+    window: int | None,
 ) -> None:
-    if q.ndim != 4 or k.ndim != 4 or k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
-        raise ValueError(f"attention needs q [B, T, H, K] and k, v [B, S, G, K], not {q.shape}, {k.shape}, {v.shape}")
+    shapes = (q.shape, k.shape, v.shape)
+    if {len(s) for s in shapes} != {4} or k.shape[:3] != v.shape[:3] or q.shape[::3] != k.shape[::3]:
+        raise ValueError(f"attention needs q [B, T, H, K], k [B, S, G, K] and v [B, S, G, V], not {shapes}")
     if q.shape[2] % k.shape[2]:
         raise ValueError(f"{k.shape[2]} key/value heads do not divide {q.shape[2]} query heads")
+    if sinks is not None and sinks.shape != (q.shape[2],):
+        raise ValueError(f"sinks must be [{q.shape[2]}], one for each query head, not {sinks.shape}")
     if (q_segments is None) != (kv_segments is None):
         raise ValueError("segments must be given for queries and keys, or for neither")
     if window is not None and (window < 1 or not causal):

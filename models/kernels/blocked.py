@@ -6,6 +6,7 @@ backward pass computes the weights again, block by block.
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax import Array
@@ -20,15 +21,16 @@ from models.positions.scheme import BiasFunction
 def blocked(
     q_BTHK: Array,
     k_BSGK: Array,
-    v_BSGK: Array,
+    v_BSGV: Array,
     masking: Masking,
     *,
     bias: BiasFunction | None,
     soft_cap: float | None,
     scale: float,
+    sinks: Array | None = None,
     block: int | None = None,
 ) -> Array:
-    """Returns attention [B, T, H, K] in q's dtype; differentiable backwards, once.
+    """Returns attention [B, T, H, V] in q's dtype; differentiable backwards, once.
 
     Blocks that the causal order or the window hides are skipped where rows are in order; blocks wholly visible are
     not masked where row order decides alone; blocks that segments or positions hide from every row of the batch are
@@ -37,11 +39,12 @@ def blocked(
     Args:
         q_BTHK: queries.
         k_BSGK: keys.
-        v_BSGK: values.
+        v_BSGV: values, maybe of another dim than the keys.
         masking: what is visible.
         bias: added to the scores; called on blocks, gradients reach the arrays it closes over.
         soft_cap: of the scores.
         scale: multiplies q.k.
+        sinks: [H], one more score in each head's softmax.
         block: queries, and keys, a block; None: as measured, see `block_size`.
     """
     block = block or block_size(masking.q_len)
@@ -59,7 +62,7 @@ def blocked(
     if bias is not None:
         biases = BiasBlocks(bias, job.form(places))
         job, constants = dataclasses.replace(job, biases=biases), biases.constants
-    return _with_derivative(job)(q_BTHK, k_BSGK, v_BSGK, places, constants)
+    return _with_derivative(job)(q_BTHK, k_BSGK, v_BSGV, sinks, places, constants)
 
 
 def block_size(length: int) -> int:
@@ -67,21 +70,22 @@ def block_size(length: int) -> int:
     return 64 if length <= 512 else 128 if length <= 1024 else 256
 
 
-def _with_derivative(job: Job) -> Callable[[Array, Array, Array, Places, Constants], Array]:
-    """Returns the function of (q, k, v, places, constants) with its own backward pass."""
+def _with_derivative(job: Job) -> Callable[[Array, Array, Array, Array | None, Places, Constants], Array]:
+    """Returns the function of (q, k, v, sinks, places, constants) with its own backward pass."""
 
     @jax.custom_vjp
-    def attention(q: Array, k: Array, v: Array, places: Places, constants: Constants) -> Array:
-        return passes.forward(job, q, k, v, places, constants)[0]
+    def attention(q: Array, k: Array, v: Array, sinks: Array | None, places: Places, constants: Constants) -> Array:
+        return passes.forward(job, q, k, v, sinks, places, constants)[0]
 
-    def forward(q: Array, k: Array, v: Array, places: Places, constants: Constants) -> tuple[Array, tuple]:
-        out, logsumexp = passes.forward(job, q, k, v, places, constants)
-        return out, (q, k, v, places, constants, out, logsumexp)
+    def forward(q: Array, k: Array, v: Array, sinks: Any, places: Places, constants: Constants) -> tuple[Array, tuple]:
+        out, logsumexp = passes.forward(job, q, k, v, sinks, places, constants)
+        return out, (q, k, v, sinks, places, constants, out, logsumexp)
 
     def backward(saved: tuple, d_out: Array) -> tuple:
-        q, k, v, places, constants, out, logsumexp = saved
-        dq, dk, dv, gradients = passes.backward(job, q, k, v, places, constants, out, logsumexp, d_out)
-        return dq, dk, dv, None, job.biases.cotangents(constants, gradients) if job.biases else ()
+        q, k, v, sinks, places, constants, out, logsumexp = saved
+        found = passes.backward(job, q, k, v, sinks, places, constants, out, logsumexp, d_out)
+        dq, dk, dv, d_sinks, gradients = found
+        return dq, dk, dv, d_sinks, None, job.biases.cotangents(constants, gradients) if job.biases else ()
 
     attention.defvjp(forward, backward)
     return attention

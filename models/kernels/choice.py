@@ -22,10 +22,12 @@ def choose(
     head_dim: int,
     q_len: int,
     kv_len: int,
+    value_dim: int | None = None,
     batch: int | None = None,
     bias: bool = False,
     scores: bool = False,
     soft_cap: float | None = None,
+    sinks: bool = False,
     window: int | None = None,
     segments: bool = False,
     positions: bool = False,
@@ -44,10 +46,12 @@ def choose(
         head_dim: K.
         q_len: T.
         kv_len: S.
+        value_dim: V; None: K.
         batch: B, where known.
         bias: whether a bias is added to the scores.
         scores: whether a function of the scores is added to them (CoPE).
         soft_cap: of the scores.
+        sinks: whether heads have sinks.
         window: keys each query sees.
         segments: whether segments mask.
         positions: whether positions are given.
@@ -62,8 +66,10 @@ def choose(
             f"{nearest(kernel, KERNELS)}"
         )
     platform = "gpu" if platform in ("cuda", "rocm") else platform
-    needs = {"platform": platform, "dtype": dtype, "head_dim": head_dim, "batch": batch, "bias": bias,
-             "scores": scores, "q_len": q_len, "kv_len": kv_len, "soft_cap": soft_cap}  # fmt: skip
+    # A core that wants keys and values of one width is given both at the larger.
+    needs = {"platform": platform, "dtype": dtype, "head_dim": max(head_dim, value_dim or 0), "batch": batch,
+             "bias": bias, "scores": scores, "q_len": q_len, "kv_len": kv_len, "soft_cap": soft_cap,
+             "sinks": sinks}  # fmt: skip
     if kernel != "auto":
         reason = obstacle(kernel, **needs)
         if reason:
@@ -93,6 +99,7 @@ def obstacle(
     q_len: int,
     kv_len: int,
     soft_cap: float | None,
+    sinks: bool,
 ) -> str | None:
     """Returns why a core cannot do what is asked, or None."""
     if scores and kernel != "reference":
@@ -101,6 +108,8 @@ def obstacle(
         return f"has no soft cap (model.attention.soft_cap = {soft_cap}); reference and blocked have"
     if kernel != "cudnn":
         return None
+    if sinks:
+        return "has no attention sinks (model.attention.sinks); reference, blocked and xla have"
     if platform != "gpu":
         return f"runs on NVIDIA GPUs alone, and this is {platform}"
     if jnp.dtype(dtype) not in (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)):

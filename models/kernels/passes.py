@@ -28,10 +28,16 @@ from models.kernels.block import (
 
 
 def forward(
-    job: Job, q_BTHK: Array, k_BSGK: Array, v_BSGK: Array, places: Places, constants: Constants
+    job: Job,
+    q_BTHK: Array,
+    k_BSGK: Array,
+    v_BSGV: Array,
+    sinks: Array | None,
+    places: Places,
+    constants: Constants,
 ) -> tuple[Array, Array]:
-    """Returns the output [B, T, H, K] and the logsumexp [B, G, 1, R, T]."""
-    q, k, v, places = _padded(job, q_BTHK, k_BSGK, v_BSGK, places)
+    """Returns the output [B, T, H, V] and the logsumexp [B, G, 1, R, T]."""
+    q, k, v, places = _padded(job, q_BTHK, k_BSGK, v_BSGV, places)
     if job.T % job.block_q:
         job = dataclasses.replace(job, empty_rows=True)  # padded queries may see nothing
 
@@ -52,9 +58,8 @@ def forward(
             total = total * shrink + jnp.sum(weights, axis=2, keepdims=True)
             return grown, total, out * shrink + more
 
-        row_shape = (*q_rows.shape[:2], 1, q_rows.shape[3])
-        start = jnp.full(row_shape, -jnp.inf, job.dtype), jnp.zeros(row_shape, job.dtype)
-        largest, total, out = _over_columns(job, places, rows, step, (*start, jnp.zeros(q_rows.shape, job.dtype)))
+        out = jnp.zeros((*q_rows.shape[:2], v.shape[3], q_rows.shape[3]), job.dtype)
+        largest, total, out = _over_columns(job, places, rows, step, (*_start(job, q_rows, sinks), out))
         out, logsumexp = normalised(job, finite(job, largest), total, out)
         return out.astype(q.dtype), logsumexp
 
@@ -70,18 +75,20 @@ def backward(
     job: Job,
     q_BTHK: Array,
     k_BSGK: Array,
-    v_BSGK: Array,
+    v_BSGV: Array,
+    sinks: Array | None,
     places: Places,
     constants: Constants,
-    out_BTHK: Array,
+    out_BTHV: Array,
     logsumexp: Array,
-    d_out_BTHK: Array,
-) -> tuple[Array, Array, Array, list[Array]]:
-    """Returns the gradients of q, k, v and of the bias's floating constants."""
-    q, k, v, places = _padded(job, q_BTHK, k_BSGK, v_BSGK, places)
-    d_out = fold_queries(job, d_out_BTHK)
-    delta_BTHK = jnp.sum(d_out_BTHK.astype(job.dtype) * out_BTHK.astype(job.dtype), axis=3, keepdims=True)
-    delta = fold_queries(job, delta_BTHK)
+    d_out_BTHV: Array,
+) -> tuple[Array, Array, Array, Array | None, list[Array]]:
+    """Returns the gradients of q, k, v, the sinks and of the bias's floating constants."""
+    q, k, v, places = _padded(job, q_BTHK, k_BSGK, v_BSGV, places)
+    d_out = fold_queries(job, d_out_BTHV)
+    delta_BTH1 = jnp.sum(d_out_BTHV.astype(job.dtype) * out_BTHV.astype(job.dtype), axis=3, keepdims=True)
+    delta = fold_queries(job, delta_BTH1)
+    d_sinks = None if sinks is None else sinks_gradient(job, sinks, logsumexp, delta)
     # A padded query's weights are exp(score - inf) = 0: it adds nothing to dk and dv.
     logsumexp = _pad(logsumexp, 4, job.block_q, jnp.inf)
     d_out, delta = _pad(d_out, 4, job.block_q, 0), _pad(delta, 4, job.block_q, 0)
@@ -111,7 +118,25 @@ def backward(
         (dk, dv, d_constants), dq = lax.scan(rows_backward, start, jnp.arange(blocks(job.T, job.block_q)))
     dk = dk if job.prescaled else job.scale * dk
     dk, dv = (jnp.swapaxes(x[:, :, : job.S], 1, 2) for x in (dk, dv))
-    return unfold_queries(_joined(job, dq)), dk.astype(k.dtype), dv.astype(v.dtype), d_constants
+    return unfold_queries(_joined(job, dq)), dk.astype(k.dtype), dv.astype(v.dtype), d_sinks, d_constants
+
+
+def sinks_gradient(job: Job, sinks: Array, logsumexp: Array, delta: Array) -> Array:
+    """Returns the gradient of the sinks [H] from [B, G, 1, R, T]: weight times (d weight - delta), d weight being 0.
+
+    The logsumexp includes the sink.
+    """
+    weights = jnp.exp(sinks.astype(job.dtype).reshape(1, job.G, 1, job.R, 1) - logsumexp)
+    return -jnp.sum(weights * delta, axis=(0, 2, 4)).reshape(sinks.shape).astype(sinks.dtype)
+
+
+def _start(job: Job, q_rows: Array, sinks: Array | None) -> tuple[Array, Array]:
+    """Returns the largest score and the total [B, G, 1, M] before any key: none, or the sink alone."""
+    shape = (*q_rows.shape[:2], 1, q_rows.shape[3])
+    if sinks is None:
+        return jnp.full(shape, -jnp.inf, job.dtype), jnp.zeros(shape, job.dtype)
+    sink = sinks.astype(job.dtype).reshape(1, job.G, 1, job.R, 1)
+    return jnp.broadcast_to(sink, (*shape[:3], job.R, job.block_q)).reshape(shape), jnp.ones(shape, job.dtype)
 
 
 def column_runs(job: Job, rows: Span) -> list[tuple[Index, Index, bool]]:

@@ -10,18 +10,19 @@ from models.positions.scheme import BiasFunction, ScoresFunction
 def reference(
     q_BTHK: Array,
     k_BSGK: Array,
-    v_BSGK: Array,
+    v_BSGV: Array,
     masking: Masking,
     *,
     bias: BiasFunction | None,
     scores: ScoresFunction | None = None,
     soft_cap: float | None,
     scale: float,
+    sinks: Array | None = None,
 ) -> Array:
-    """Returns softmax(cap(scale q.k) + bias + scores, over the visible keys) v, [B, T, H, K] in q's dtype.
+    """Returns softmax(cap(scale q.k) + bias + scores, over the visible keys and the sink) v, [B, T, H, V] in q's dtype.
 
     Scores and softmax are float32. Query head h reads key/value head h // (H/G). The mask is applied once, after the
-    additions; a query that sees no key gets zeros, and finite gradients.
+    additions; a query that sees no key gets zeros, and finite gradients. The sink's value is zero.
     """
     B, T, H, K = q_BTHK.shape
     S, G = k_BSGK.shape[1:3]
@@ -40,9 +41,12 @@ def reference(
         s += scores(q_BTHK, s.reshape(B, H, T, S), mask, order).reshape(s.shape)
     if mask is not None:
         s = jnp.where(mask[:, None, None], s, -jnp.inf)
-    largest = lax.stop_gradient(jnp.max(s, axis=-1, keepdims=True))
+    sink = None if sinks is None else sinks.astype(dtype).reshape(G, H // G, 1, 1)
+    largest = jnp.max(s, axis=-1, keepdims=True)
+    largest = lax.stop_gradient(largest if sink is None else jnp.maximum(largest, sink))
     weights = jnp.exp(s - jnp.where(jnp.isfinite(largest), largest, 0))
     total = jnp.sum(weights, axis=-1, keepdims=True)
-    weights = (weights / jnp.where(total == 0, 1, total)).astype(v_BSGK.dtype)
-    out = jnp.einsum("bgrts,bsgk->btgrk", weights, v_BSGK, preferred_element_type=dtype)
-    return out.reshape(B, T, H, K).astype(q_BTHK.dtype)
+    total = total if sink is None else total + jnp.exp(sink - largest)
+    weights = (weights / jnp.where(total == 0, 1, total)).astype(v_BSGV.dtype)
+    out = jnp.einsum("bgrts,bsgk->btgrk", weights, v_BSGV, preferred_element_type=dtype)
+    return out.reshape(B, T, H, -1).astype(q_BTHK.dtype)

@@ -11,32 +11,35 @@ from models.positions.scheme import BiasFunction
 def xla(
     q_BTHK: Array,
     k_BSGK: Array,
-    v_BSGK: Array,
+    v_BSGV: Array,
     masking: Masking,
     *,
     bias: BiasFunction | None,
     soft_cap: float | None,
     scale: float,
+    sinks: Array | None = None,
 ) -> Array:
-    """Returns attention [B, T, H, K] in q's dtype.
+    """Returns attention [B, T, H, V] in q's dtype.
 
     What differs from jax.nn: its causal mask is top-left where T != S and its window counts one key more, so the mask
     is always ours, given whole; and a query that sees no key gets zeros where jax.nn gives the values' mean. The
-    weights are rounded to the values' dtype before they meet the values.
+    weights are rounded to the values' dtype before they meet the values. A sink is one more key, whose score is the
+    sink by way of the bias, and whose value is zero.
     """
     if soft_cap is not None:
         raise NotImplementedError("jax.nn.dot_product_attention has no soft cap")
-    return jax_nn(q_BTHK, k_BSGK, v_BSGK, masking, bias=bias, scale=scale, implementation="xla")
+    return jax_nn(q_BTHK, k_BSGK, v_BSGV, masking, bias=bias, scale=scale, sinks=sinks, implementation="xla")
 
 
 def jax_nn(
     q_BTHK: Array,
     k_BSGK: Array,
-    v_BSGK: Array,
+    v_BSGV: Array,
     masking: Masking,
     *,
     bias: BiasFunction | None,
     scale: float,
+    sinks: Array | None = None,
     implementation: str,
 ) -> Array:
     """Calls jax.nn with whole mask and bias arrays, and gives zeros where no key is visible."""
@@ -51,6 +54,14 @@ def jax_nn(
         # cuDNN takes neither float32 biases nor masks that broadcast over queries or rows (jax #28974).
         bias_BHTS = None if bias_BHTS is None else bias_BHTS.astype(q_BTHK.dtype)
         mask_BHTS = None if mask_BHTS is None else jnp.broadcast_to(mask_BHTS, shape)
+    if sinks is not None:
+        k_BSGK, v_BSGV = (_one_more(x, 1, 0) for x in (k_BSGK, v_BSGV))
+        mask_BHTS = None if mask_BHTS is None else _one_more(mask_BHTS, 3, True)
+        if bias_BHTS is None:
+            bias_BHTS = jnp.zeros((1, q_BTHK.shape[2], masking.q_len, masking.kv_len))
+        sink = jnp.broadcast_to(sinks.astype(bias_BHTS.dtype)[None, :, None, None], (*bias_BHTS.shape[:3], 1))
+        bias_BHTS = jnp.concatenate([bias_BHTS, sink], axis=3)
+    q_BTHK, k_BSGK, v_BSGK = same_width(q_BTHK, k_BSGK, v_BSGV)
     out = jax.nn.dot_product_attention(
         q_BTHK,
         k_BSGK,
@@ -60,7 +71,25 @@ def jax_nn(
         scale=scale,
         implementation=implementation,  # type: ignore[call-overload]
     )
+    out = out[..., : v_BSGV.shape[3]]
     if masking.empty_rows and mask_BTS is not None:
         seen = jnp.any(mask_BTS, axis=-1)[:, :, None, None]
         out = jnp.where(seen, out, 0)
     return out
+
+
+def same_width(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+    """Returns q, k and v with zeros added to the narrower ones' last axis: jax.nn takes no other.
+
+    That costs the products with the zeros: 1/6 of them where V is 2/3 of K, as in DeepSeek-V2.
+    """
+    width = max(k.shape[3], v.shape[3])
+
+    def widened(x: Array) -> Array:
+        return jnp.pad(x, [(0, 0)] * 3 + [(0, width - x.shape[3])]) if x.shape[3] < width else x
+
+    return widened(q), widened(k), widened(v)
+
+
+def _one_more(x: Array, axis: int, value: float) -> Array:
+    return jnp.pad(x, [(0, int(i == axis)) for i in range(x.ndim)], constant_values=value)

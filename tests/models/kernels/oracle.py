@@ -15,6 +15,7 @@ class Result(NamedTuple):
     dk: np.ndarray
     dv: np.ndarray
     dslope: np.ndarray
+    dsinks: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +27,14 @@ class Case:
     H: int = 4
     G: int = 2
     K: int = 5
+    V: int = 5
     B: int = 2
     causal: bool = True
     window: int | None = None
     soft_cap: float | None = None
     scale: float | None = None
     bias: bool = False
+    sinks: bool = False
     aligned: bool = True
     q_positions: Ints | None = None
     kv_positions: Ints | None = None
@@ -43,9 +46,10 @@ class Case:
         return {
             "q": draw((self.B, self.T, self.H, self.K)),
             "k": draw((self.B, self.S, self.G, self.K)),
-            "v": draw((self.B, self.S, self.G, self.K)),
+            "v": draw((self.B, self.S, self.G, self.V)),
             "slope": draw(self.H),
-            "d_out": draw((self.B, self.T, self.H, self.K)),
+            "sinks": draw(self.H),
+            "d_out": draw((self.B, self.T, self.H, self.V)),
         }
 
     def options(self) -> dict[str, Any]:
@@ -81,10 +85,12 @@ def bias_of(slope: Any, q_positions: Any, kv_positions: Any, sin: Callable[[Any]
     return sin(slope[None, :, None, None] * distance / 4)
 
 
-def attention(case: Case, q: np.ndarray, k: np.ndarray, v: np.ndarray, slope: np.ndarray, d_out: np.ndarray) -> Result:
+def attention(
+    case: Case, q: np.ndarray, k: np.ndarray, v: np.ndarray, slope: np.ndarray, sinks: np.ndarray, d_out: np.ndarray
+) -> Result:
     """The output, and the gradients of sum(out * d_out)."""
     scale = case.K**-0.5 if case.scale is None else case.scale
-    out, dq, dk, dv, dslope = (np.zeros_like(x, np.float64) for x in (q, q, k, v, slope))
+    out, dq, dk, dv, dslope, dsinks = (np.zeros_like(x, np.float64) for x in (d_out, q, k, v, slope, sinks))
     mask = case.mask()
     for b in range(case.B):
         q_positions, kv_positions = np.array(case.row("q_positions", b)), np.array(case.row("kv_positions", b))
@@ -94,12 +100,16 @@ def attention(case: Case, q: np.ndarray, k: np.ndarray, v: np.ndarray, slope: np
             raw = scale * q[b, :, h] @ k[b, :, g].T
             capped = raw if case.soft_cap is None else case.soft_cap * np.tanh(raw / case.soft_cap)
             scores = capped + (np.sin(slope[h] * distance / 4) if case.bias else 0)
-            weights = np.where(mask[b], np.exp(scores - scores.max()), 0)
+            # The sink is one more key, seen by all, with a value of zero.
+            scores = np.concatenate([scores, np.full((case.T, 1), sinks[h])], axis=1)
+            seen = np.concatenate([mask[b], np.full((case.T, 1), case.sinks)], axis=1)
+            weights = np.where(seen, np.exp(scores - scores.max()), 0)
             total = weights.sum(1, keepdims=True)
-            weights = weights / np.where(total == 0, 1, total)
+            weights, sink = np.split(weights / np.where(total == 0, 1, total), [case.S], axis=1)
             out[b, :, h] = weights @ v[b, :, g]
             d_weights = d_out[b, :, h] @ v[b, :, g].T
             d_scores = weights * (d_weights - (weights * d_weights).sum(1, keepdims=True))
+            dsinks[h] += (sink * (0 - (weights * d_weights).sum(1, keepdims=True))).sum()
             if case.bias:
                 dslope[h] += (d_scores * np.cos(slope[h] * distance / 4) * distance / 4).sum()
             if case.soft_cap is not None:
@@ -107,7 +117,7 @@ def attention(case: Case, q: np.ndarray, k: np.ndarray, v: np.ndarray, slope: np
             dq[b, :, h] = scale * d_scores @ k[b, :, g]
             dk[b, :, g] += scale * d_scores.T @ q[b, :, h]
             dv[b, :, g] += weights.T @ d_out[b, :, h]
-    return Result(out, dq, dk, dv, dslope)
+    return Result(out, dq, dk, dv, dslope, dsinks)
 
 
 def documents(*lengths: int, start: int = 1) -> tuple[list[int], list[int]]:
@@ -143,13 +153,20 @@ def cached(**changes: Any) -> Case:
 
 CASES = {
     "plain": Case(),
-    "whole blocks, MHA": Case(T=24, S=24, H=3, G=3, K=4),
+    "whole blocks, MHA": Case(T=24, S=24, H=3, G=3, K=4, V=4),
     "MQA, its own scale": Case(H=4, G=1, scale=0.3),
     "window of one": Case(window=1),
     "window": Case(window=6, H=2, G=1),
     "window, whole blocks": Case(T=24, S=24, window=10),
     "soft cap, window over blocks": Case(T=30, S=30, window=19, soft_cap=1.5, bias=True),
     "bias": Case(bias=True),
+    "sinks": Case(sinks=True, window=6),
+    "sinks, bias and soft cap": Case(H=4, G=1, sinks=True, bias=True, soft_cap=1.5),
+    "sinks, padding": packed((5, 11, -5), (-3, 2, 16), window=5, sinks=True),
+    "sinks, padding alone": packed((-21,), (21,), sinks=True),
+    "sinks, cache": cached(sinks=True),
+    "narrow values": Case(K=6, V=4, bias=True, sinks=True),
+    "wide values": Case(K=3, V=7, H=2, G=1, window=6),
     "last queries": Case(T=9, bias=True),
     "queries before any key": Case(T=21, S=10, window=4),
     "all see all": Case(causal=False, T=13, S=19, bias=True),

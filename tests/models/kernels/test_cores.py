@@ -25,21 +25,22 @@ CORES = {
 }
 
 
-def call(core: Callable[..., jax.Array], case: Case, q: Any, k: Any, v: Any, slope: Any) -> jax.Array:
+def call(core: Callable[..., jax.Array], case: Case, q: Any, k: Any, v: Any, slope: Any, sinks: Any) -> jax.Array:
     masking = Masking(case.T, case.S, case.causal, case.window, case.aligned, **case.options())
     bias = (lambda *places: oracle.bias_of(slope, *places, jnp.sin)) if case.bias else None
     scale = case.K**-0.5 if case.scale is None else case.scale
-    return core(q, k, v, masking, bias=bias, soft_cap=case.soft_cap, scale=scale)
+    given = {"sinks": sinks} if case.sinks else {}
+    return core(q, k, v, masking, bias=bias, soft_cap=case.soft_cap, scale=scale, **given)
 
 
 def run(core: Callable[..., jax.Array], case: Case, arrays: dict[str, np.ndarray], dtype: Any = jnp.float32) -> Any:
     """Returns the output and the gradients, compiled in haste."""
 
-    def both(q: Any, k: Any, v: Any, slope: Any, d_out: Any) -> Any:
-        out, pull = jax.vjp(functools.partial(call, core, case), q, k, v, slope)
+    def both(q: Any, k: Any, v: Any, slope: Any, sinks: Any, d_out: Any) -> Any:
+        out, pull = jax.vjp(functools.partial(call, core, case), q, k, v, slope, sinks)
         return out, *pull(d_out)
 
-    given = [jnp.asarray(arrays[name], jnp.float32 if name == "slope" else dtype) for name in arrays]
+    given = [jnp.asarray(arrays[name], jnp.float32 if name in ("slope", "sinks") else dtype) for name in arrays]
     return oracle.Result(*jax.jit(both, compiler_options=HASTE)(*given))
 
 
@@ -62,9 +63,9 @@ def test_equals_the_definition(case: str, core: str) -> None:
 
 @pytest.mark.parametrize("core", CORES)
 def test_bfloat16_rounds_the_ends_and_not_the_middle(core: str) -> None:
-    case = Case(K=16, bias=True)
+    case = Case(K=16, V=12, bias=True, sinks=True)
     arrays = {
-        name: np.asarray(jnp.asarray(x, jnp.float32 if name == "slope" else jnp.bfloat16), np.float64)
+        name: np.asarray(jnp.asarray(x, jnp.float32 if name in ("slope", "sinks") else jnp.bfloat16), np.float64)
         for name, x in case.arrays().items()
     }
     wanted = oracle.attention(case, **arrays)
