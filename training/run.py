@@ -70,9 +70,17 @@ def load(workdir: str | Path, step: int | None = None) -> Run:
         params = checkpoints.restore_params(step, shapes.params)
     finally:
         checkpoints.close()
-    folder = workdir / "tokenizer"
-    tokenizer = tokenizers.restore(folder) if folder.exists() else None
-    return Run(workdir, config, shapes.graphdef, params, tokenizer, step)
+    return Run(workdir, config, shapes.graphdef, params, load_tokenizer(workdir), step)
+
+
+def load_tokenizer(workdir: str | Path) -> Any:
+    """Returns a run's own tokenizer, or None where it read no text.
+
+    Raises:
+        UserError: its tokenizer folder holds none.
+    """
+    folder = Path(workdir) / "tokenizer"
+    return tokenizers.restore(folder) if folder.exists() else None
 
 
 def open_data(config: ConfigDict) -> Any:
