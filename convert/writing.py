@@ -58,7 +58,7 @@ def write_run(
         _fit(config, tokenizer, workdir)
     whole = _checked(params, step.abstract(config).params)
     values = record.describe(config, dict(data or {"fingerprint": None})) | {"status": "done", "origin": dict(origin)}
-    with _whole(workdir) as folder:
+    with whole_folder(workdir) as folder:
         checkpoints = Checkpoints(folder)
         checkpoints.save_params(0, whole, {"origin": dict(origin)})
         checkpoints.close()
@@ -106,7 +106,7 @@ def _checked(params: Any, wanted: Any) -> Any:
 
 
 @contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
+def whole_folder(folder: Path) -> Iterator[Path]:
     """Gives a folder beside `folder` that takes its name at the end, or is gone after an error."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))

@@ -1,0 +1,167 @@
+"""What a family is: the pairs between its config.json and our config, and the map between its tensors and ours."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from configs import base, cli, validate
+from configs.errors import ConfigError
+from convert.keys import Keys, Ours, Pair, Theirs
+from convert.tensors import Params, Shape, Shapes, Tensor
+
+LISTED = 6  # names told of each kind of mismatch
+
+
+@dataclass(frozen=True)
+class Family:
+    """One `model_type`.
+
+    Attributes:
+        name: the model_type.
+        architecture: the class in transformers.
+        pairs: in the order in which they read.
+        tensors: names without `prefix`.
+        prefix: before every tensor's name but `head`'s; checkpoints of the bare model lack it.
+        head: the output matrix's name; absent where tied, or equal to the embedding.
+        embedding: the embedding's name.
+        renamed: other names of tensors that are read.
+        ignored: patterns of names (without prefix) that hold no parameters: tables that older versions saved.
+    """
+
+    name: str
+    architecture: str
+    pairs: tuple[Pair, ...]
+    tensors: tuple[Tensor, ...]
+    prefix: str
+    head: str = "lm_head.weight"
+    embedding: str = "embed_tokens.weight"
+    renamed: Mapping[str, str] = field(default_factory=dict, hash=False)
+    ignored: tuple[str, ...] = ()
+
+    def read_config(self, keys: Keys, ignore: Iterable[str] = ()) -> Ours:
+        """Returns our fields, dotted, that a config.json sets.
+
+        Raises:
+            UserError: a key is missing, wrong, or not understood.
+        """
+        ours: Ours = {}
+        for pair in self.pairs:
+            pair.read(keys, ours)
+        keys.finish(ignore)
+        return ours
+
+    def write_config(self, config: ConfigDict) -> Theirs:
+        """Returns config.json for our config, as far as the family can say it."""
+        theirs: Theirs = {"model_type": self.name, "architectures": [self.architecture]}
+        for pair in self.pairs:
+            pair.write(config, theirs)
+        return theirs
+
+    def own_name(self, name: str) -> str:
+        """Returns a tensor's name without the prefix, by its present name."""
+        name = name.removeprefix(self.prefix)
+        return self.renamed.get(name, name)
+
+    def full_name(self, name: str) -> str:
+        """Returns the name in a checkpoint of the whole model."""
+        return name if name == self.head else f"{self.prefix}{name}"
+
+    def wanted(self, shapes: Shapes, layers: int) -> dict[str, Shape]:
+        """Returns {own name: shape} of the tensors of a model with our parameters of `shapes`."""
+        return {
+            name: tensor.layout.shape(tensor.parts(shapes))
+            for tensor in self.tensors
+            if tensor.there(shapes)
+            for name in tensor.names(layers)
+        }
+
+    def read_tensors(
+        self, names: Mapping[str, Shape], read: Callable[[str], np.ndarray], shapes: Shapes, heads: int, source: str
+    ) -> Params:
+        """Returns our parameters, float32, q, k and v apart.
+
+        Args:
+            names: {name in the checkpoint: shape}.
+            read: gives a tensor by that name, float32.
+            shapes: of our parameters.
+            heads: query heads.
+            source: what to call the checkpoint.
+
+        Raises:
+            ConfigError: tensors are missing, not asked for, or of a wrong shape, by name.
+        """
+        layers = next(shape[0] for name, shape in shapes.items() if name.startswith("blocks."))
+        where = self._where(names, read, shapes, layers, source)
+        found: Params = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
+        for tensor in self.tensors:
+            if not tensor.there(shapes):
+                continue
+            for layer, name in enumerate(tensor.names(layers)):
+                pieces = tensor.layout.cut(read(where[name]), tensor.parts(shapes), heads)
+                for ours, piece in zip(tensor.ours, pieces, strict=True):
+                    found[ours][layer if tensor.stacked else ...] = piece
+        return found
+
+    def _where(
+        self, names: Mapping[str, Shape], read: Callable[[str], np.ndarray], shapes: Shapes, layers: int, source: str
+    ) -> dict[str, str]:
+        """Returns {own name: name in the checkpoint} of the tensors wanted, all of them there and of their shape."""
+        wanted = self.wanted(shapes, layers)
+        own = {self.own_name(name): name for name in names}
+        extra = [name for name in own if name not in wanted and not self._ignored(name)]
+        if self.head in extra and self._tied(own, names, read):
+            extra.remove(self.head)
+        problems = [
+            f"{source}: {len(found)} tensors {words}: {', '.join(found[:LISTED])}{', ...' * (len(found) > LISTED)}"
+            for words, found in (
+                ("missing", [self.full_name(name) for name in wanted if name not in own]),
+                ("not known to this family with this config", [own[name] for name in extra]),
+            )
+            if found
+        ]
+        for name, shape in wanted.items():
+            if name in own and tuple(names[own[name]]) != tuple(shape):
+                problems.append(f"{source}: {own[name]} has shape {tuple(names[own[name]])}, must be {tuple(shape)}")
+        if problems:
+            raise ConfigError(problems[: 2 + LISTED])
+        return {name: own[name] for name in wanted}
+
+    def _ignored(self, name: str) -> bool:
+        return any(re.search(pattern, name) for pattern in self.ignored)
+
+    def _tied(self, own: Mapping[str, str], names: Mapping[str, Shape], read: Callable[[str], np.ndarray]) -> bool:
+        """Whether a head that the config ties is the embedding once more, as some checkpoints have it."""
+        head, table = own[self.head], own.get(self.embedding)
+        return table is not None and names[head] == names[table] and np.array_equal(read(head), read(table))
+
+    def write_tensors(self, params: Params, heads: int) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields (name, tensor) for our parameters, q, k and v apart.
+
+        Raises:
+            ConfigError: the family has no tensor for one of them.
+        """
+        shapes = {name: value.shape for name, value in params.items()}
+        layers = next(shape[0] for name, shape in shapes.items() if name.startswith("blocks."))
+        present = [tensor for tensor in self.tensors if tensor.there(shapes)]
+        lost = sorted(shapes.keys() - {name for tensor in present for name in tensor.ours})
+        if lost:
+            raise ConfigError(f"{self.name} has no tensor for {', '.join(lost)}")
+        for tensor in present:
+            for layer, name in enumerate(tensor.names(layers)):
+                parts = [params[ours][layer] if tensor.stacked else params[ours] for ours in tensor.ours]
+                yield self.full_name(name), tensor.layout.join(parts, heads)
+
+
+def resolved(ours: Ours, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
+    """Returns our whole config with the fields a family read.
+
+    Raises:
+        ConfigError: a value or a combination is refused.
+    """
+    config = base.get_config()
+    cli.apply(config, dict(ours) | dict(overrides or {}))
+    return validate.resolve(config)

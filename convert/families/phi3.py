@@ -1,0 +1,20 @@
+"""Phi-3: Llama's kin with q, k, v in one matrix, gate and up in another, and LongRoPE."""
+
+from convert.families.llama import NO_WINDOW, PLAIN, biases, family, sizes
+from convert.keys import Always, HeadDim
+from convert.layers import OneWindow
+from convert.rope import Rope
+
+PHI3 = family(
+    "phi3",
+    "Phi3ForCausalLM",
+    *sizes(None, HeadDim(usual=True), eps=1e-5, length=4096),
+    *biases(False, False),
+    PLAIN,
+    Always({"model.attention.qkv": "fused"}),
+    # transformers takes no other; `su` and `yarn` are what the first releases called longrope.
+    Rope(types={"default": "none", "longrope": "longrope", "su": "longrope", "yarn": "longrope"}),
+    OneWindow(None),
+    *NO_WINDOW[1:],
+    fused=True,
+)

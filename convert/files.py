@@ -1,0 +1,110 @@
+"""Checkpoint folders on disk: config.json and safetensors, whole or in shards. A pickle is never opened."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from configs.errors import UserError
+from training.files import read_json
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.bin.index.json")
+DTYPES = ("F32", "BF16", "F16")
+
+
+class Weights:
+    """The tensors of a folder, read one at a time.
+
+    Raises:
+        UserError: no safetensors, a shard is missing or broken, or the index names what is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = self._files()
+        self._open: dict[str, Any] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for name in sorted(self.files):
+            self.shapes[name] = self._slice(name)
+
+    def _files(self) -> dict[str, str]:
+        """Returns {tensor: file}."""
+        if (self.folder / WEIGHTS).is_file():
+            return dict.fromkeys(self._file(WEIGHTS).keys(), WEIGHTS)
+        path = self.folder / INDEX
+        if not path.is_file():
+            raise self._nothing()
+        index = read_json(path)
+        files = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(files, dict) or not all(isinstance(item, str) for item in files.values()):
+            raise UserError(f"{path}: must hold a weight_map of tensor to file")
+        for file in sorted(set(files.values())):
+            if Path(file).name != file or not file.endswith(".safetensors"):
+                raise UserError(f"{path}: {file!r} is no name of a safetensors file beside it")
+            if not (self.folder / file).is_file():
+                raise UserError(f"{path}: the shard {file} is missing")
+        return files
+
+    def _nothing(self) -> UserError:
+        pickles = sorted({path.name for pattern in PICKLES for path in self.folder.glob(pattern)})
+        if not pickles:
+            return UserError(f"{self.folder}: holds no {WEIGHTS} or {INDEX}")
+        return UserError(
+            f"{self.folder}: holds {pickles[0]} but no safetensors; it is a pickle, which can run any code when it is "
+            "opened, so it never is: save the model as safetensors"
+        )
+
+    def _file(self, name: str) -> Any:
+        path = self.folder / name
+        try:
+            return safe_open(path, framework="np")
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path}: is not a safetensors file ({error})") from error
+
+    def _handle(self, name: str) -> Any:
+        file = self.files[name]
+        if file not in self._open:
+            self._open[file] = self._file(file)
+        return self._open[file]
+
+    def _slice(self, name: str) -> tuple[int, ...]:
+        try:
+            part = self._handle(name).get_slice(name)
+        except SafetensorError:
+            raise UserError(
+                f"{self.folder / self.files[name]}: has no tensor {name}, which the index puts there"
+            ) from None
+        if part.get_dtype() not in DTYPES:
+            raise UserError(
+                f"{self.folder / self.files[name]}: {name} is {part.get_dtype()}; must be {', '.join(DTYPES)} "
+                "(quantised weights are not supported)"
+            )
+        return tuple(part.get_shape())
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns a tensor as float32; bfloat16 and float16 are exact in it."""
+        return np.asarray(self._handle(name).get_tensor(name)).astype(np.float32)
+
+
+def read_config(folder: Path) -> Mapping[str, Any]:
+    """Returns config.json of a checkpoint folder.
+
+    Raises:
+        UserError: there is none, or it holds no object.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such directory")
+    values = read_json(folder / CONFIG)
+    if not isinstance(values, dict):
+        raise UserError(f"{folder / CONFIG}: must hold a JSON object")
+    return values
+
+
+def write_weights(folder: Path, tensors: Iterator[tuple[str, np.ndarray]]) -> None:
+    """Writes model.safetensors, float32, with the metadata that transformers looks for."""
+    whole = {name: np.ascontiguousarray(value, np.float32) for name, value in tensors}
+    save_file(whole, folder / WEIGHTS, metadata={"format": "pt"})

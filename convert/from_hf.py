@@ -1,0 +1,150 @@
+"""python -m convert.from_hf: a Hugging Face checkpoint (config.json and safetensors) becomes a run directory.
+
+    python -m convert.from_hf --from=checkpoints/Qwen3-0.6B --workdir=runs/qwen3
+
+The run is evaluated, generates and is trained on like any other. What would change the logits and is not supported is
+refused by name, and no pickle is opened.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs import cli
+from configs.errors import UserError, nearest
+from convert import files, tensors
+from convert.families import FAMILIES, Family
+from convert.families.family import resolved
+from convert.keys import Keys, Ours
+from convert.tensors import QKV
+from convert.writing import refuse_existing, write_run
+from data import tokenizers
+from models import initial
+from training.checkpoint import flat
+
+# Fields of the model that change how it is computed, not what; all others are the checkpoint's.
+FREE = ("dtype", "scan_layers", "remat", "dropout", "init", "init_std", "attention.kernel", "attention.qkv")
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")  # kept for the way back
+TOKENS_A_BATCH = 8192
+
+
+def convert(
+    source: str | Path,
+    workdir: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    ignore: Iterable[str] = (),
+) -> Path:
+    """Reads a checkpoint folder and writes a run directory.
+
+    Args:
+        source: config.json, model.safetensors or its shards and their index, maybe tokenizer.json.
+        workdir: must not exist, or be empty.
+        overrides: changes of the run's config, dotted; of the model only what does not change the function.
+        ignore: keys of config.json that are taken to have no effect.
+
+    Returns:
+        workdir, absolute.
+
+    Raises:
+        UserError: something is in workdir; the model_type, a key or a rope_type is not supported; tensors are missing,
+            not known, or of a wrong shape or type; the weights are pickled. ConfigError: a field is refused.
+    """
+    source, workdir = Path(source), Path(workdir)
+    refuse_existing(workdir)
+    values = files.read_config(source)
+    family = family_of(values, source)
+    keys = Keys(values, str(source / files.CONFIG))
+    ours = family.read_config(keys, ignore)
+    for note in keys.notes:
+        print(f"warning: {note}", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = _tokenizer(source, ours, Path(folder))
+        config = resolved({**ours, **_run_fields(ours, source, tokenizer)}, overrides)
+        params = _parameters(family, config, files.Weights(source), str(source))
+        origin = {"kind": "hugging_face", "model_type": family.name, "from": str(source.absolute())}
+        origin |= {key: values[key] for key in SPECIAL if values.get(key) is not None}
+        return write_run(workdir, config, params, tokenizer_from=tokenizer, origin=origin)
+
+
+def family_of(values: Mapping[str, Any], source: Path) -> Family:
+    """Returns the family of a config.json.
+
+    Raises:
+        UserError: its model_type is not supported.
+    """
+    name = values.get("model_type")
+    if not isinstance(name, str) or name not in FAMILIES:
+        hint = nearest(name, FAMILIES) if isinstance(name, str) else ""
+        raise UserError(
+            f"{source / files.CONFIG}: model_type = {name!r}: not supported; must be {', '.join(FAMILIES)}{hint}"
+        )
+    return FAMILIES[name]
+
+
+def _tokenizer(source: Path, ours: Ours, folder: Path) -> Path | None:
+    """Returns the checkpoint's tokenizer; else bytes, written to `folder`, where the vocabulary holds them."""
+    if (source / tokenizers.HUGGING_FACE).is_file():
+        return source / tokenizers.HUGGING_FACE
+    if ours["model.vocab_size"] < tokenizers.Bytes.vocab_size:
+        return None
+    tokenizers.Bytes().save(folder)
+    told = f"{source}: has no {tokenizers.HUGGING_FACE}; the run reads text as bytes, which mean nothing to the model"
+    print(f"warning: {told}", file=sys.stderr)
+    return folder
+
+
+def _run_fields(ours: Ours, source: Path, tokenizer: Path | None) -> dict[str, Any]:
+    """Returns fields beside the model: a name, a batch that fits the length, and data the vocabulary can hold."""
+    vocabulary, length = ours["model.vocab_size"], ours["data.length"]
+    rows = min(max(TOKENS_A_BATCH // length, 1), 16)
+    found: dict[str, Any] = {"name": source.absolute().name, "data.batch_size": rows, "eval.batch_size": rows}
+    if tokenizer is None:
+        # Too few tokens for bytes: such a model can read key-value recall alone.
+        words = min(vocabulary - vocabulary % 2, 64)
+        pairs = max(min(4, (length + 1) // 4, words // 2), 1)
+        found |= {"data.weights.text": 0.0, "data.weights.mqar": 1.0}
+        found |= {"data.mqar.vocab_size": words, "data.mqar.pairs": pairs}
+    elif tokenizer.is_file():
+        found["data.tokenizer"] = str(tokenizer.absolute())
+    return found
+
+
+def _parameters(family: Family, config: ConfigDict, weights: files.Weights, source: str) -> tensors.Params:
+    model = config.model
+    shapes = {name: tuple(leaf.shape) for name, leaf in flat(initial.abstract(model)[1]).items()}
+    apart = dict(shapes)
+    for name in list(apart):
+        if name.startswith(f"{QKV}."):
+            *lead, _ = apart.pop(name)
+            for part, heads in zip(tensors.PARTS, (model.num_heads, *[model.num_kv_heads] * 2), strict=True):
+                apart[f"{part}.{name.removeprefix(f'{QKV}.')}"] = (*lead, heads * model.head_dim)
+    params = family.read_tensors(weights.shapes, weights.read, apart, model.num_heads, source)
+    return tensors.fuse(params) if apart != shapes else params
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command."""
+    overrides, rest = cli.split_overrides(argv)
+    parser = cli.parser(__doc__ or "")
+    parser.add_argument("--from", dest="source", required=True, metavar="DIR", help="the checkpoint's folder")
+    parser.add_argument("--workdir", required=True, metavar="RUN", help="the run directory, which must not exist")
+    parser.add_argument("--ignore", default="", metavar="KEYS", help="keys of config.json without effect, with commas")
+    parser.epilog = (
+        "--config.FIELD=VALUE sets a field of the run: --config.data.length=2048, say, for rows shorter than the model "
+        f"serves. Of the model's fields only {', '.join(FREE)}."
+    )
+    given = parser.parse_args(rest)
+    for name in overrides:
+        if name.startswith("model.") and name.removeprefix("model.") not in FREE:
+            raise UserError(f"--config.{name}: is the checkpoint's; only {', '.join(FREE)} can be set")
+    ignore = [key.strip() for key in given.ignore.split(",") if key.strip()]
+    workdir = convert(given.source, given.workdir, overrides, ignore)
+    print(f"{given.source} -> {workdir}")
+
+
+if __name__ == "__main__":
+    cli.main(main)

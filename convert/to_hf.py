@@ -1,0 +1,190 @@
+"""python -m convert.to_hf: a run directory becomes a checkpoint that transformers loads.
+
+    python -m convert.to_hf --workdir=runs/lm --to=exported
+
+The family is the first that can say everything about the model; the written config.json is read back and must give the
+same model, so that nothing is lost on the way.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from configs import cli, fields
+from configs.errors import ConfigError, UserError, nearest
+from convert import files, tensors
+from convert.families import FAMILIES, Family
+from convert.families.family import resolved
+from convert.keys import Keys, Theirs
+from convert.writing import refuse_existing, whole_folder
+from data import tokenizers
+from models import pattern
+from models.attention import scale_of
+from training import run as runs
+from training.checkpoint import flat
+from training.files import read_json, write_json
+
+# Fields that do not change what a trained model computes without dropout, in float32.
+FREE = "dropout init init_std dtype scan_layers remat attention.kernel attention.qkv".split()
+# Said by layer, and by the number they come to, in `significant`.
+SAID = (
+    "position.kind position.pattern attention.window attention.window_pattern attention.scale attention.scale_rule"
+).split()
+# Fields that only one kind of position reads.
+OF_KIND = {
+    "position.max_length": ("learned",),
+    "position.xpos.": ("xpos",),
+    "position.t5.": ("t5",),
+    "position.fire.": ("fire",),
+    "position.cope.": ("cope",),
+    "position.rope.": ("rope", "p_rope", "xpos"),
+}
+OF_SCALING = {
+    "factor": ("linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3", "longrope"),
+    "original_length": ("ntk_by_parts", "dynamic", "yarn", "llama3", "longrope"),
+    "beta_fast": ("yarn", "ntk_by_parts"),
+    "beta_slow": ("yarn", "ntk_by_parts"),
+    "truncate": ("yarn",),
+    "attention_factor": ("yarn", "longrope"),
+    "mscale": ("yarn",),
+    "mscale_all_dim": ("yarn",),
+    "low_freq_factor": ("llama3",),
+    "high_freq_factor": ("llama3",),
+    "short_factor": ("longrope",),
+    "long_factor": ("longrope",),
+}
+
+
+def export(workdir: str | Path, to: str | Path, family: str | None = None) -> Path:
+    """Writes a run's newest checkpoint as a Hugging Face checkpoint, float32.
+
+    Args:
+        workdir: the run directory.
+        to: must not exist, or be empty.
+        family: a model_type; None: the one the run came from, else the first that can say the model.
+
+    Returns:
+        `to`, absolute.
+
+    Raises:
+        UserError: something is in `to`, there is no run, or no family (or not this one) can say the model: then the
+            fields that stand in the way are named.
+    """
+    to = Path(to).absolute()
+    refuse_existing(to)
+    run = runs.load(workdir)
+    origin = _origin(Path(workdir))
+    chosen, theirs = choose(run.config, family, origin.get("model_type"))
+    model = run.config.model
+    params = {name: np.asarray(leaf) for name, leaf in flat(run.params).items()}
+    apart = tensors.split(params, model.num_heads, model.num_kv_heads, model.head_dim)
+    with whole_folder(to) as folder:
+        files.write_weights(folder, chosen.write_tensors(apart, model.num_heads))
+        write_json(folder / files.CONFIG, theirs | _special(run.tokenizer, origin))
+        if isinstance(run.tokenizer, tokenizers.FromFile):
+            run.tokenizer.save(folder)
+            (folder / tokenizers.DESCRIPTION).unlink()
+    return to
+
+
+def _origin(workdir: Path) -> Mapping[str, Any]:
+    path = workdir / "run.json"
+    values = read_json(path) if path.exists() else {}
+    origin = values.get("origin", {}) if isinstance(values, dict) else {}
+    return origin if isinstance(origin, dict) and origin.get("kind") == "hugging_face" else {}
+
+
+def _special(tokenizer: Any, origin: Mapping[str, Any]) -> Theirs:
+    """Ids of special tokens; never a family's own defaults, which may lie outside the vocabulary."""
+    separator = None if tokenizer is None else tokenizer.separator
+    ids = {"bos_token_id": None, "eos_token_id": separator, "pad_token_id": None}
+    return {"dtype": "float32", **{key: origin.get(key, value) for key, value in ids.items()}}
+
+
+def choose(config: ConfigDict, name: str | None = None, first: str | None = None) -> tuple[Family, Theirs]:
+    """Returns a family that says everything about a resolved config's model, and its config.json.
+
+    Args:
+        config: resolved, `model.vocab_size` set.
+        name: the family asked for.
+        first: the family tried first.
+
+    Raises:
+        UserError: an unknown family, or none (or not this one) can; what stands in the way is named.
+    """
+    if name is not None and name not in FAMILIES:
+        raise UserError(f"--family={name}: must be {', '.join(FAMILIES)}{nearest(name, FAMILIES)}")
+    order = [name] if name else list(dict.fromkeys([*([first] if first in FAMILIES else []), *FAMILIES]))
+    hurdles = {}
+    for candidate in order:
+        theirs = FAMILIES[candidate].write_config(config)
+        lost = differences(config, FAMILIES[candidate], theirs)
+        if not lost:
+            return FAMILIES[candidate], theirs
+        hurdles[candidate] = lost
+    nearest_one = min(hurdles, key=lambda candidate: len(hurdles[candidate]))
+    who = f"{name} cannot" if name else f"no family can ({nearest_one} comes nearest)"
+    raise ConfigError(f"{who} express this model: {'; '.join(hurdles[nearest_one])}")
+
+
+def differences(config: ConfigDict, family: Family, theirs: Theirs) -> list[str]:
+    """Returns what a family's config.json loses of a config's model, field by field; empty where nothing."""
+    try:
+        back = resolved({**family.read_config(Keys(theirs, family.name)), **_without_text(theirs)})
+    except UserError as error:
+        return str(error).splitlines()
+    ours, read = significant(config.model), significant(back.model)
+    return [
+        f"model.{key} = {ours[key]!r} (would be read as {read.get(key)!r})"
+        for key in ours
+        if key not in read or ours[key] != read[key]
+    ] + [f"model.{key} would be read as {read[key]!r}" for key in read.keys() - ours.keys()]
+
+
+def _without_text(theirs: Theirs) -> dict[str, Any]:
+    # Whatever the vocabulary, no data stands in the way of reading the model.
+    return {"data.tokenizer": "char"}
+
+
+def significant(model: ConfigDict) -> dict[str, Any]:
+    """Returns what a resolved config.model computes, as fields that are equal where two models are.
+
+    A field that is not known here counts: a new one keeps a model from being exported until a family can say it.
+    """
+    plans = pattern.plans(model)
+    kinds = {plan.position for plan in plans}
+    scaling = model.position.rope.scaling.kind
+    found: dict[str, Any] = {}
+    for name, value in fields.flatten(model).items():
+        if name in FREE or name in SAID:
+            continue
+        if any(name.startswith(start) and not kinds & {*users} for start, users in OF_KIND.items()):
+            continue
+        last = name.rsplit(".", 1)[-1]
+        if name.startswith("position.rope.scaling.") and last != "kind" and scaling not in OF_SCALING[last]:
+            continue
+        if name.startswith("position.temperature.") and model.position.temperature.kind == "none":
+            continue
+        found[name] = value
+    found["position.kind by layer"] = [plan.position for plan in plans]
+    found["attention.window by layer"] = [plan.window for plan in plans]
+    found["attention.scale"] = scale_of(model, model.head_dim)
+    return found
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command."""
+    parser = cli.parser(__doc__ or "")
+    parser.add_argument("--workdir", required=True, metavar="RUN", help="the run directory")
+    parser.add_argument("--to", required=True, metavar="DIR", help="the folder to write, which must not exist")
+    parser.add_argument("--family", choices=tuple(FAMILIES), help="model_type; by default the first that fits")
+    given = parser.parse_args(argv)
+    to = export(given.workdir, given.to, given.family)
+    print(f"{given.workdir} -> {to} ({read_json(to / files.CONFIG)['model_type']})")
+
+
+if __name__ == "__main__":
+    cli.main(main)
