@@ -1,8 +1,8 @@
 """Keys of a checkpoint's config.json against our fields: each pairing is written once and serves both directions.
 
 A pair has `read`, from their keys to our dotted fields, and `write`, from our config to their keys. A family is a list
-of pairs (`convert/families`). Every key of a config.json must be read by a pair, be known to change no logits, or be null:
-a key that might change the result and that nobody understood is refused by name.
+of pairs (`convert/families`). Every key of a config.json must be read by a pair, be known to change no logits, or be
+null: a key that might change the result and that nobody understood is refused by name.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,8 @@ HARMLESS = frozenset(
     "architectures auto_map transformers_version _name_or_path _commit_hash name_or_path model_type dtype torch_dtype "
     "use_cache return_dict output_attentions output_hidden_states torchscript use_bfloat16 gradient_checkpointing "
     "_attn_implementation _attn_implementation_autoset attn_implementation _flash_attn_2_enabled "
-    "chunk_size_feed_forward keys_to_ignore_at_inference tf_legacy_loss initializer_range pretraining_tp slow_but_exact is_decoder "
+    "chunk_size_feed_forward keys_to_ignore_at_inference tf_legacy_loss initializer_range pretraining_tp "
+    "slow_but_exact is_decoder "
     "attention_dropout hidden_dropout classifier_dropout resid_pdrop embd_pdrop attn_pdrop embedding_dropout "
     "reorder_and_upcast_attn attention_softmax_in_fp32 masked_softmax_fusion bias_dropout_fusion skip_bias_add "
     "skip_bias_add_qkv summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout "

@@ -47,7 +47,7 @@ def sizes(
 
 
 def biases(attention: bool, mlp: bool) -> tuple[Pair, ...]:
-    """Returns the pairs of biases of all four projections and of the MLP: whether a key sets them, or there are none."""
+    """Returns the pairs of biases of the four projections and of the MLP: a key sets them, or there are none."""
     return (
         Same("attention_bias", (QKV_BIAS, OUT_BIAS), False) if attention else Only("attention_bias", False, False),
         Same("mlp_bias", "model.mlp_bias", False) if mlp else Only("mlp_bias", False, False),
