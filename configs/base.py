@@ -66,6 +66,7 @@ def _model() -> ConfigDict:
     model.attention.soft_cap = placeholder(float)  # scores become cap * tanh(scores / cap); unset: none
     model.attention.scale_rule = "auto"  # of q.k: sqrt (1/sqrt(head_dim)), mup (1/head_dim, arXiv 2203.03466), or auto
     model.attention.scale = placeholder(float)  # a number that multiplies q.k; auto: this where set, else sqrt
+    model.attention.kv_storage = "auto"  # of the KV cache: auto (the compute dtype), int8 or fp8 (8 bits and a scale)
     model.position = ConfigDict()
     model.position.kind = "rope"  # none, learned, sinusoidal, rope, p_rope, xpos, alibi, t5, kerple_log, kerple_power,
     # fire or cope; models/positions has a file for each

@@ -27,6 +27,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model.attention.qkv": ("split", "fused"),
     "model.attention.scale_rule": ("auto", "sqrt", "mup"),
     "model.attention.kernel": ("auto", "reference", "blocked", "xla", "cudnn"),
+    "model.attention.kv_storage": ("auto", "int8", "fp8"),
     "model.position.kind": positions.KINDS,
     "model.position.temperature.kind": ("none", "log_n", "llama4", "ministral3"),
     "model.position.temperature.layers": ("auto", "all", "nope"),

@@ -39,13 +39,15 @@ def formula(run: Run) -> dict[str, int]:
     model = run.config.model
     shape = programs.shape(run.config)
     parameters = FLOAT32 * counting.parameters(model)["total"]
-    per_token = counting.kv_bytes_per_token(model, programs.element_bytes(run.config))
+    element = programs.element_bytes(run.config)
+    kept = counting.kv_cache_bytes(model, element, batch=shape.decode_batch_size, capacity=shape.capacity)
     return {
         "parameters": parameters,
         "gradients": parameters,
         "optimizer": optimizer_bytes(run),
-        "kv_cache": per_token * shape.decode_batch_size * shape.capacity,
-        "kv_bytes_per_token": per_token,
+        "kv_cache": sum(kept.values()),
+        "kv_cache_scales": kept["scales"],
+        "kv_bytes_per_token": counting.kv_bytes_per_token(model, element),
     }
 
 

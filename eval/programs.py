@@ -1,6 +1,5 @@
 """The three programs whose cost is asked for, at the shapes an evaluation is set to: train step, prefill, decode."""
 
-import dataclasses
 import functools
 import re
 from collections.abc import Callable
@@ -97,14 +96,7 @@ def filled_cache(config: ConfigDict) -> KVCache:
     """Returns decode's cache with the prompt's slots taken; keys and values are zeros, which cost what others do."""
     found = shape(config)
     cache = KVCache.create(config.model, found.decode_batch_size, found.capacity)
-    slots = jnp.broadcast_to(jnp.arange(found.capacity, dtype=jnp.int32), cache.positions.shape)
-    taken = slots < found.prompt
-    return dataclasses.replace(
-        cache,
-        positions=jnp.where(taken, slots, 0),
-        segments=taken.astype(jnp.int32),
-        length=jnp.int32(found.prompt),
-    )
+    return cache.place(jnp.zeros((found.decode_batch_size, found.prompt), jnp.int32)).cache
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

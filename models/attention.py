@@ -8,8 +8,8 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from models import kernels, kv_cache
-from models.kv_cache import Entry, KVCache
+from models import kernels
+from models.kv_cache import Entry, Placement, Track
 from models.layers import Initializer, Linear, Norm
 from models.positions import Scheme, temperature_of
 
@@ -25,9 +25,7 @@ class Rows:
     positions: Array | None = None  # int32 [B|1, T]
     segments: Array | None = None  # int32 [B|1, T]
     lengths: Array | None = None  # int32 [B|1, T], of each token's own sequence; only where a scheme reads it
-    cache: KVCache | None = None  # these tokens are already placed in it
-    start: Array | int = 0  # their first slot
-    fresh: bool = False  # the cache held nothing before, so attention need not read it
+    placement: Placement | None = None  # in a cache; None: there is none
 
     def last(self) -> "Rows":
         """Returns the last token of each row alone."""
@@ -103,7 +101,7 @@ class Attention(nnx.Module):
             rows: where its tokens lie.
             scheme: the layer's positions.
             window: keys each query sees, itself included.
-            entry: this layer's part of rows.cache.
+            entry: this layer's part of the cache.
             last_query: output the last token alone, [B, 1, D]; all keys and values are still written.
         """
         q_BTHK, k_BSGK, v_BSGK = self.project(x_BTD, last_query=last_query)
@@ -115,29 +113,27 @@ class Attention(nnx.Module):
             if self.temperature is not None and self.temperature.acts(scheme):
                 q_BTHK = self.temperature(q_BTHK, of_q.positions)
             k_BSGK = scheme.rotate(k_BSGK, rows.positions, rows.lengths, keys=True)
-        of_kv = (rows.positions, rows.segments)
-        if entry is not None and rows.cache is not None:
+        of_kv = Track(rows.positions, rows.segments)
+        if entry is not None and rows.placement is not None:
             with jax.named_scope("kv_cache"):
-                entry = kv_cache.write(entry, k_BSGK, v_BSGK, rows.start)
-                if not rows.fresh:
-                    k_BSGK, v_BSGK = kv_cache.read(entry, x_BTD.dtype)
-                    of_kv = (rows.cache.positions, rows.cache.segments)
+                entry, kept, of_kv = rows.placement.keep(entry, {"k": k_BSGK, "v": v_BSGK}, x_BTD.dtype)
+                k_BSGK, v_BSGK = kept["k"], kept["v"]
         with jax.named_scope("attention"):
             out_BTHK = kernels.attend(
                 q_BTHK,
                 k_BSGK,
                 v_BSGK,
                 q_positions=of_q.positions,
-                kv_positions=of_kv[0] if of_q.positions is None else _or_index(of_kv[0], k_BSGK.shape[1]),
+                kv_positions=of_kv.positions if of_q.positions is None else _or_index(of_kv.positions, k_BSGK.shape[1]),
                 q_segments=of_q.segments,
-                kv_segments=of_kv[1],
+                kv_segments=of_kv.segments,
                 window=window,
                 bias=scheme.bias(),
                 scores=scheme.scores(),
                 soft_cap=self.soft_cap,
                 scale=self.scale,
                 kernel=self.kernel,
-                aligned=entry is None or rows.fresh,
+                aligned=rows.placement is None or rows.placement.fresh,
             )
         with jax.named_scope("out_projection"):
             out = out_BTHK.reshape(*out_BTHK.shape[:2], self.num_heads * self.head_dim)

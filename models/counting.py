@@ -7,7 +7,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from models import pattern
+from models import pattern, storage
 
 N_COUNTS = (
     "every weight that multiplies an activation: attention and MLP matrices of all layers and the output matrix "
@@ -63,8 +63,20 @@ def flops_per_token(config: ConfigDict, length: int) -> dict[str, Any]:
 
 
 def kv_bytes_per_token(config: ConfigDict, bytes_per_element: int) -> int:
-    """Returns the bytes a token takes in the KV cache: 2 L G K bytes_per_element."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * bytes_per_element
+    """Returns the bytes a token takes in the KV cache while all layers hold it: 2 L G K bytes_per_element.
+
+    Stored in 8 bits (`attention.kv_storage`) it is one byte an element, and 4 more a token and head for the scale.
+    """
+    return config.num_layers * sum(storage.token_bytes(config, bytes_per_element).values())
+
+
+def kv_cache_bytes(config: ConfigDict, bytes_per_element: int, *, batch: int, capacity: int) -> dict[str, int]:
+    """Returns the bytes of a KV cache of `batch` rows of `capacity` tokens: of `values` and of their `scales`.
+
+    A layer with a window holds min(capacity, window) tokens. int32 positions, segments and the like are not counted.
+    """
+    tokens = batch * sum(min(capacity, plan.window or capacity) for plan in pattern.plans(config))
+    return {name: tokens * size for name, size in storage.token_bytes(config, bytes_per_element).items()}
 
 
 def _positions(config: ConfigDict) -> int:

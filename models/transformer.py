@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 from configs.errors import ConfigError
 from models import pattern, positions
 from models.attention import Attention, Rows
-from models.kv_cache import Entry, KVCache
+from models.kv_cache import Entry, KVCache, Layout
 from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, parameter, soft_cap
 
 
@@ -90,6 +90,7 @@ class Transformer(nnx.Module):
         self.logit_soft_cap = config.logit_soft_cap
         self.plans = pattern.plans(config)
         self.period = pattern.period(config)
+        self.layout = Layout.of(config)
         on_cpu = jax.default_backend() == "cpu"
         self.scan = config.scan_layers == "yes" or (config.scan_layers == "auto" and not on_cpu)
         size = (config.vocab_size, config.width)
@@ -164,13 +165,9 @@ class Transformer(nnx.Module):
         if cache is None:
             rows = Rows(positions_BT, segments_BT, self._lengths(tokens_BT, positions_BT, segments_BT))
             return self._run(tokens_BT, rows, dropout_key, layers, last_only)[0]
-        if positions_BT is None and not fresh:
-            positions_BT = cache.next_positions(tokens_BT.shape[1])
-        of_cache = positions_BT if positions_BT is not None else jnp.arange(tokens_BT.shape[1])[None]
-        placed = cache.place(tokens_BT, of_cache, jnp.int32(1) if segments_BT is None else segments_BT)
-        if not fresh and segments_BT is None:
-            segments_BT = jnp.ones_like(tokens_BT)
-        rows = Rows(positions_BT, segments_BT, cache=placed, start=0 if fresh else cache.length, fresh=fresh)
+        placement = cache.place(tokens_BT, positions_BT, segments_BT, fresh=fresh)
+        placed = placement.cache
+        rows = Rows(placement.own.positions, placement.own.segments, placement=placement)
         if placed.tokens is None:
             x, entries = self._run(tokens_BT, rows, dropout_key, layers, last_only)
         else:
@@ -179,10 +176,7 @@ class Transformer(nnx.Module):
 
     def cache(self, batch: int, capacity: int, dtype: DTypeLike | None = None) -> KVCache:
         """Returns an empty KV cache for this model (see `KVCache.create`)."""
-        attention = self.blocks.attention
-        shape = (batch, attention.num_kv_heads, capacity, attention.head_dim)
-        dtype = self.dtype if dtype is None else dtype
-        return KVCache.empty(shape, len(self.plans), dtype, keep_tokens=self._uses_lengths)
+        return KVCache.empty(self.layout, batch, capacity, dtype, keep_tokens=self._uses_lengths)
 
     def layers(self) -> list[Block]:
         """Returns a block for each layer; slices whose transpose is one stack for each parameter."""
@@ -205,7 +199,7 @@ class Transformer(nnx.Module):
             x = dropout(x, self.rate, first)
             keys = jax.random.split(rest, (len(self.plans), 2))
         whole = len(self.plans) == self.period
-        if self.scan and rows.cache is None and not whole and not last_only:
+        if self.scan and rows.placement is None and not whole and not last_only:
             return self.norm(self._scanned(x, rows, keys)), ()
         x, entries = self._unrolled(x, rows, keys, self.layers() if layers is None else layers, last_only)
         return self.norm(x), entries
@@ -228,7 +222,7 @@ class Transformer(nnx.Module):
         entries = []
         for index, block in enumerate(layers):
             call = self._block(index, last_only and index == len(self.plans) - 1)
-            entry = None if rows.cache is None else rows.cache.entries[index]
+            entry = None if rows.placement is None else rows.placement.cache.entries[index]
             layer_keys = None if keys is None else keys[index]
             if self.remat and entry is None:
                 x = _rematerialised(call, block, x, rows, layer_keys)
@@ -280,11 +274,11 @@ class Transformer(nnx.Module):
         last_only: bool,
     ) -> tuple[Array, tuple[Entry, ...]]:
         """Runs a step whose frequencies depend on the length: anew from the tokens where the old keys do not serve."""
-        cache = rows.cache
-        assert cache is not None and cache.tokens is not None
-        tokens = cache.tokens
+        placement = rows.placement
+        assert placement is not None and placement.cache.tokens is not None
+        cache, tokens = placement.cache, placement.cache.tokens
         layers = self.layers() if layers is None else layers
-        if rows.fresh:
+        if placement.fresh:
             lengths = self._lengths(tokens_BT, rows.positions, rows.segments)
             return self._run(tokens_BT, dataclasses.replace(rows, lengths=lengths), dropout_key, layers, last_only)
         old = self._lengths(tokens, cache.positions, before.segments, cache.segments)
@@ -303,9 +297,9 @@ class Transformer(nnx.Module):
             return self._run(tokens_BT, dataclasses.replace(rows, lengths=lengths), dropout_key, layers, last_only)
 
         def anew() -> Any:
-            every = Rows(cache.positions, cache.segments, new, cache, 0, fresh=True)
+            every = Rows(cache.positions, cache.segments, new, placement.again())
             x, entries = self._run(tokens, every, dropout_key, layers, False)
-            x = jax.lax.dynamic_slice_in_dim(x, rows.start, tokens_BT.shape[1], axis=1)
+            x = jax.lax.dynamic_slice_in_dim(x, placement.start, tokens_BT.shape[1], axis=1)
             return x[:, -1:] if last_only else x, entries
 
         return jax.lax.cond(serves, step, anew)

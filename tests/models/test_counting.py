@@ -31,10 +31,10 @@ def test_counts_equal_array_sizes(config: ConfigDict) -> None:
     # Every matrix that multiplies: kernels, and the output matrix once.
     multiplied = held("kernel") + config.vocab_size * config.width
     assert counting.flops_per_token(config, 10)["N"] == multiplied
-    element = 4
-    per_token = counting.kv_bytes_per_token(config, element)
     cache = jax.eval_shape(lambda: KVCache.create(config, 2, 7))
-    assert 2 * 7 * per_token == sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache.entries))
+    kept = counting.kv_cache_bytes(config, 4, batch=2, capacity=7)
+    assert sum(kept.values()) == sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache.entries))
+    assert sum(kept.values()) <= 2 * 7 * counting.kv_bytes_per_token(config, 4)
 
 
 def test_flops_formula() -> None:
@@ -85,4 +85,4 @@ def test_kv_bytes_to_the_byte() -> None:
     config = tiny(num_layers=3, dtype="bfloat16")
     cache = build(config).cache(2, 10)
     assert cache.nbytes == 2 * 10 * counting.kv_bytes_per_token(config, 2)
-    assert cache.k.shape == (3, 2, 10, 2, 4)
+    assert cache.layer(2)["k"].shape == (2, 10, 2, 4)
