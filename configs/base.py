@@ -14,7 +14,7 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.name = ""  # a label for reports
     config.seed = 0  # fixes initialisation, data order and dropout; any whole number in 0 .. 2**63 - 1
-    config.init_from = ""  # a run directory whose parameters start this run; empty: random initialisation
+    config.init_from = ""  # a run directory whose parameters start this run (in sweeps "arm:NAME"); empty: random
     config.model = _model()
     config.data = _data()
     config.budget = ConfigDict()

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from configs import fields
-from sweeps import standing, state
+from sweeps import chains, standing, state
 from sweeps.expand import Run, Sweep
 from sweeps.local import Ended
 from sweeps.standing import Standing, now
@@ -137,10 +136,20 @@ class Driver:
         evals = tuple(name for name in left if timed or name not in TIMED)
         if stands.status == "done" and not evals:
             return None
+        workdir = state.run_dir(self.directory, run.arm, run.seed)
         return Job(
-            str(self.directory), run.study, run.arm, run.seed, fields.to_dict(run.config), evals,
+            str(self.directory), run.study, run.arm, run.seed, state.bound(self.directory, run.config, workdir), evals,
             self.functions.train, self.functions.evaluate,
         )  # fmt: skip
+
+    def _ready(self) -> list[Job]:
+        """Returns the jobs that could go on now: a run that continues another begins when that one is done."""
+
+        def ready(job: Job) -> bool:
+            before = chains.key(self.runs[job.key].config)
+            return not before or self.board[job.key].status != "waiting" or self.board[before].status == "done"
+
+        return [job for job in self.waiting if ready(job)]
 
     def _timed_jobs(self) -> list[Job]:
         """Returns the timed evaluations that are left, alone: what has failed in this launch is not tried twice."""
@@ -162,7 +171,7 @@ class Driver:
         return self.summary
 
     def _loop(self, caught: list[int], most: int | None = None) -> None:
-        while (self.waiting or self.active) and not caught:
+        while (self._ready() or self.active) and not caught:
             self._dispatch(most)
             self._show()
             for ended in self.engine.ended(TICK):
@@ -171,12 +180,13 @@ class Driver:
 
     def _dispatch(self, most: int | None) -> None:
         for place in self.engine.free():
-            if not self.waiting or (most is not None and len(self.active) >= most):
+            ready = self._ready()
+            if not ready or (most is not None and len(self.active) >= most):
                 return
             elsewhere = {arm for other, arm in self.last.items() if other != place and other in self.active}
             if most == 1:
-                place = self._home(self.waiting[0], place)
-            job = choose(self.waiting, self.last.get(place), elsewhere)
+                place = self._home(ready[0], place)
+            job = choose(ready, self.last.get(place), elsewhere)
             self.waiting.remove(job)
             self.engine.start(place, job)
             self.active[place] = job
@@ -260,8 +270,20 @@ class Driver:
                 self.summary.failed[key] = f"stopped {self.resumed[key]} times by somebody else"
             elif stands.status == "diverged":
                 self.summary.diverged[key] = stands.error_line
+            elif stands.status == "waiting":
+                self._not_begun(key)
             if stands.eval_errors:
                 self.summary.eval_errors[key] = dict(stands.eval_errors)
+
+    def _not_begun(self, key: str) -> None:
+        """Says of a run that waited for the one it continues what became of that one."""
+        before = chains.key(self.runs[key].config)
+        while before is not None and (stands := self._read(self.runs[before])).status == "waiting":
+            before = chains.key(self.runs[before].config)
+        if before is None or stands.status == "done" or self.summary.stopped_by is not None:
+            return
+        told = self.summary.diverged if stands.status == "diverged" else self.summary.failed
+        told[key] = f"not begun: {before}, which it continues, is {stands.status}"
 
 
 def choose(waiting: Sequence[Job], last: tuple[str, str] | None, elsewhere: set[tuple[str, str]]) -> Job:

@@ -17,7 +17,8 @@ A sweep file has `get_sweep()`, which returns a dictionary:
 
 or `dict(name=..., studies={"heads": {...}, "windows": {...}})`, where each study is such a dictionary, and `base`,
 `fixed`, `derived`, `arm`, `seeds` and `evals` beside `studies` hold for all of them. Arm names are unique over all
-studies, because they name folders. Command-line overrides hold for every arm; they come after `fixed` and the axes and
+studies, because they name folders, and an arm may continue another one's runs (`init_from = "arm:NAME"`, see
+sweeps/chains.py). Command-line overrides hold for every arm; they come after `fixed` and the axes and
 before `derived`, so that derived fields follow them.
 """
 
@@ -31,7 +32,7 @@ from ml_collections import ConfigDict
 
 from configs import cli, fields, validate
 from configs.errors import ConfigError, UserError, nearest
-from sweeps import axes, names
+from sweeps import axes, chains, names
 
 EVALS = ("loss", "retrieval", "throughput", "memory")  # those of eval.run, which would import JAX
 STUDY_KEYS = ("title", "question", "base", "fixed", "axes", "derived", "arm", "seeds", "baseline", "evals")
@@ -157,6 +158,7 @@ def expand(given: Any, *, file: Path, overrides: Mapping[str, Any] | None = None
         studies.append(_study(draft, arms))
         problems += wrong or _check_baseline(studies[-1])
     problems += names.collisions([arm.name for study in studies for arm in study.arms])
+    problems += [] if problems else chains.problems(studies)
     if problems:
         raise ConfigError(dict.fromkeys(problems))
     return Sweep(

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+from ml_collections import ConfigDict
 
 from configs import fields
 from configs.errors import ConfigError, UserError
-from sweeps import standing
+from sweeps import chains, standing
 from sweeps.expand import Run, Sweep
 from training.files import read_json, write_json
 
@@ -176,7 +177,7 @@ def contradictions(directory: Path, runs: list[Run]) -> list[str]:
     ]
 
 
-def differences(on_disk: Any, wanted: Any) -> list[str]:
+def differences(on_disk: Any, wanted: ConfigDict) -> list[str]:
     """Returns what differs between a run's config.json and the config wanted now, a phrase a field.
 
     A field that the file lacks (an older version's) counts as its default, and those of FREE do not count.
@@ -193,12 +194,29 @@ def differences(on_disk: Any, wanted: Any) -> list[str]:
         if _plain(before[name]) != _plain(value)
         and not name.startswith(FREE)
         and not (name == "model.vocab_size" and value is None)
+        and not (name == "init_from" and chains.same(before[name], wanted))
     ]
 
 
 def _plain(value: Any) -> Any:
     """Returns a value as JSON would give it back, so that tuples and lists compare."""
     return json.loads(json.dumps(value, default=lambda node: node.to_dict()))
+
+
+def bound(directory: Path, config: ConfigDict, workdir: Path) -> dict[str, Any]:
+    """Returns a run's config as its trainer takes it: the run that it continues, if any, is a path.
+
+    A run that has begun keeps the path in its config.json, though the sweep has moved since: only its first step reads
+    it.
+    """
+    values = fields.to_dict(config)
+    run = chains.key(config)
+    if run is not None:
+        values["init_from"] = str(directory / "runs" / run)
+        path = workdir / "config.json"
+        before = read_json(path).get("init_from") if path.exists() else None
+        values["init_from"] = before if chains.same(before, config) else values["init_from"]
+    return values
 
 
 def mark(workdir: Path, **values: Any) -> None:

@@ -264,3 +264,26 @@ def test_evaluations_that_a_sweep_may_name_are_those_there_are():
     from eval.run import EVALUATIONS
 
     assert set(expand.EVALS) == set(EVALUATIONS)
+
+
+@pytest.mark.parametrize("sources, told", [
+    (["arm:nobody", ""], r"arm x0: init_from = 'arm:nobody': no arm of that name"),
+    (["arm:x1", "arm:x0"], r"arm x0: init_from = 'arm:x1': continues itself"),
+    (["arm:x0", ""], r"continues itself"),
+])  # fmt: skip
+def test_what_an_arm_continues_must_be_there(tmp_path, sources, told):
+    rates = [1e-3, 2e-3]
+    given = dict(
+        base="configs/tiny.py",
+        axes=[{"zip": [{"init_from": sources}, {"optimizer.learning_rate": rates}]}],
+        arm=lambda c: f"x{rates.index(c.optimizer.learning_rate)}",
+    )
+    with pytest.raises(ConfigError, match=told):
+        expand.expand(given, file=tmp_path / "test.py")
+
+
+def test_an_arm_continues_seeds_that_are_there(tmp_path):
+    first = dict(base="configs/tiny.py", arm="first", seeds=[0])
+    second = dict(base="configs/tiny.py", arm="second", seeds=[0, 1], fixed={"init_from": "arm:first"})
+    with pytest.raises(ConfigError, match=r"second: arm second: init_from = 'arm:first': that arm has no seed 1"):
+        expand.expand(dict(name="t", studies={"one": first, "second": second}), file=tmp_path / "t.py")

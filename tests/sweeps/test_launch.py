@@ -95,6 +95,49 @@ def test_a_failed_run_is_tried_again_by_the_next_launch_only(tmp_path):
     }  # fmt: skip
 
 
+def chained(tmp_path, before, seeds=(0, 1)):
+    """A sweep of the arm `before`, of `after` that continues it, and of `last` that continues `after`; last first."""
+    sources = {"last": "arm:after", "after": f"arm:{before}", before: ""}
+    given = dict(
+        name="test",
+        base="configs/tiny.py",
+        axes=[{"zip": [{"init_from": list(sources.values())}, {"optimizer.learning_rate": [1e-3, 2e-3, 3e-3]}]}],
+        arm=lambda c: next(name for name, source in sources.items() if source == c.init_from),
+        seeds=list(seeds),
+    )
+    return expand.expand(given, file=tmp_path / "test.py")
+
+
+def test_a_run_that_continues_another_begins_when_that_is_done(tmp_path):
+    sweep = chained(tmp_path, "a")
+    assert run(tmp_path, sweep, workers=2).code == 0
+    trained = [key for what, key in fakes.calls(tmp_path / "out") if what == "train"]
+    assert sorted(trained) == sorted(r.key for r in sweep.runs())
+    for seed in (0, 1):
+        order = [trained.index(f"{arm}/seed{seed}") for arm in ("a", "after", "last")]
+        assert order == sorted(order)
+        config = json.loads((tmp_path / f"out/runs/last/seed{seed}/config.json").read_text())
+        assert config["init_from"] == str(tmp_path / f"out/runs/after/seed{seed}")
+    # Nothing is done again, nor is anything refused, where the sweep has moved.
+    (tmp_path / "out").rename(tmp_path / "moved")
+    before = fakes.calls(tmp_path / "moved")
+    assert launch.launch(sweep, tmp_path / "moved", workers=1, functions=FAKES).code == 0
+    assert fakes.calls(tmp_path / "moved") == before
+    other = chained(tmp_path, "b")
+    with pytest.raises(ConfigError, match=r"runs/after .*init_from was .*now 'arm:b'"):
+        launch.launch(other, tmp_path / "moved", workers=1, functions=FAKES)
+
+
+@pytest.mark.parametrize("way, status", [("raise", "failed"), ("diverge", "diverged")])
+def test_what_continues_a_run_that_failed_is_not_begun_and_is_named(tmp_path, way, status):
+    summary = run(tmp_path, chained(tmp_path, way, seeds=[0]), workers=1)
+    told = {**summary.failed, **summary.diverged}
+    assert summary.code == (1 if way == "raise" else 0)
+    for arm in ("after", "last"):
+        assert told[f"{arm}/seed0"] == f"not begun: {way}/seed0, which it continues, is {status}"
+        assert not (tmp_path / f"out/runs/{arm}").exists()
+
+
 def test_a_diverged_run_is_named_and_is_no_failure(tmp_path, capsys):
     summary = run(tmp_path, sweep_of(tmp_path, ["diverge", "a"]))
     assert summary.code == 0
