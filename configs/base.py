@@ -174,6 +174,9 @@ def _eval() -> ConfigDict:
     evaluation.retrieval.depths = 5  # equal bins (mqar) or points (passkey) over 0 .. 1
     evaluation.retrieval.examples = 64  # rows a length (mqar), rows a length and depth (passkey)
     evaluation.retrieval.generate = True  # also generate the answer through the KV cache, for exact match
+    evaluation.equivalence = ConfigDict()
+    evaluation.equivalence.length = 96  # tokens a row; 0: data.length
+    evaluation.equivalence.batch_size = 2  # rows; 0: data.batch_size
     evaluation.throughput = ConfigDict()
     evaluation.throughput.batch_size = 0  # rows of train and prefill; 0: data.batch_size
     evaluation.throughput.length = 0  # tokens a row, and of decode's prompt; 0: data.length

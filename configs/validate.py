@@ -57,7 +57,8 @@ POSITIVE = (
 NOT_NEGATIVE = (
     "data.workers data.prefetch data.weights.text data.weights.mqar optimizer.warmup_steps optimizer.weight_decay "
     "model.position.temperature.beta optimizer.clip_norm optimizer.z_loss checkpoint.every_steps eval.every_steps "
-    "eval.tokens eval.scaling_factor eval.throughput.batch_size eval.throughput.length"
+    "eval.tokens eval.scaling_factor eval.throughput.batch_size eval.throughput.length "
+    "eval.equivalence.length eval.equivalence.batch_size"
 ).split()
 
 # Interval, how it reads.

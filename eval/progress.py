@@ -7,9 +7,11 @@ from typing import TextIO, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 Item = TypeVar("Item")
 EVERY = 10.0  # seconds between plain lines
+WIDEST = 400  # characters of a table in a file
 
 
 class Silent:
@@ -17,6 +19,9 @@ class Silent:
 
     def say(self, line: str) -> None:
         """Tells one line."""
+
+    def show(self, table: Table) -> None:
+        """Shows a table."""
 
     def track(self, name: str, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
         """Yields `items`, telling how many of `total` are through."""
@@ -34,6 +39,12 @@ class Told(Silent):
     def say(self, line: str) -> None:
         """Prints one line."""
         print(line, file=self.stream, flush=True)
+
+    def show(self, table: Table) -> None:
+        """Prints a table on standard output, for it is what was asked for; whole, also where lines are short."""
+        console = Console(highlight=False)
+        width = console.measure(table, options=console.options.update(width=WIDEST)).maximum
+        (console if console.is_terminal else Console(width=max(width, 80), highlight=False)).print(table)
 
     def track(self, name: str, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
         """Yields `items`, telling how many of `total` are through."""

@@ -9,7 +9,7 @@ from typing import Any
 from configs import cli
 from configs.errors import UserError, nearest
 from configs.validate import check, to_dict
-from eval import loss, memory, retrieval, throughput
+from eval import equivalence, loss, memory, retrieval, throughput
 from eval.progress import Silent, Told
 from training import compilation, files
 from training import run as runs
@@ -22,12 +22,15 @@ EVALUATIONS: dict[str, Callable[[runs.Run, Silent], dict[str, Any]]] = {
     "retrieval": retrieval.evaluate,
     "throughput": throughput.evaluate,
     "memory": memory.evaluate,
+    "equivalence": equivalence.evaluate,
 }
+# Equivalence asks about this device and the config, not about the run: it is asked for by name.
+DEFAULT = tuple(name for name in EVALUATIONS if name != "equivalence")
 
 
 def evaluate(
     workdir: str | Path,
-    evals: Sequence[str] = tuple(EVALUATIONS),
+    evals: Sequence[str] = DEFAULT,
     settings: Mapping[str, Any] | None = None,
     progress: Silent | None = None,
 ) -> dict[str, dict[str, Any]]:
@@ -73,24 +76,37 @@ def _one(run: runs.Run, name: str, progress: Silent) -> dict[str, Any]:
     return result
 
 
-def main(argv: Sequence[str]) -> None:
+def eval_settings(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns changes of config.eval, without `eval.`.
+
+    Raises:
+      UserError: one of them changes something else.
+    """
+    for name in overrides:
+        if not name.startswith("eval."):
+            raise UserError(f"--config.{name}: the run is trained; only --config.eval.* can be changed at evaluation")
+    return {name.removeprefix("eval."): value for name, value in overrides.items()}
+
+
+def main(argv: Sequence[str]) -> int:
     """The command."""
     overrides, rest = cli.split_overrides(argv)
     parser = cli.parser(__doc__ or "")
     parser.add_argument("--workdir", required=True, help="the run directory")
     parser.add_argument(
-        "--evals", default=",".join(EVALUATIONS), help="comma-separated, of: %(default)s (the default: all of them)"
+        "--evals",
+        default=",".join(DEFAULT),
+        help=f"comma-separated, of: {', '.join(EVALUATIONS)} (the default: %(default)s)",
     )
     parser.epilog = "--config.eval.x=v changes a setting of configs/base.py's `eval` for this evaluation."
     given = parser.parse_args(rest)
-    for name in overrides:
-        if not name.startswith("eval."):
-            raise UserError(f"--config.{name}: the run is trained; only --config.eval.* can be changed at evaluation")
+    settings = eval_settings(overrides)
     names = [name.strip() for name in given.evals.split(",") if name.strip()]
     if not names:
         raise UserError(f"--evals: names no evaluation; must be of {', '.join(EVALUATIONS)}")
     compilation.enable_cache()
-    evaluate(given.workdir, names, {name.removeprefix("eval."): v for name, v in overrides.items()}, Told())
+    found = evaluate(given.workdir, names, settings, Told())
+    return 0 if all(result.get("passed", True) for result in found.values()) else 1
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from configs import cli, fields, validate
 from configs.errors import ConfigError, UserError, nearest
 from sweeps import axes, chains, names
 
-EVALS = ("loss", "retrieval", "throughput", "memory")  # those of eval.run, which would import JAX
+EVALS = ("loss", "retrieval", "throughput", "memory", "equivalence")  # those of eval.run, which would import JAX
 STUDY_KEYS = ("title", "question", "base", "fixed", "axes", "derived", "arm", "seeds", "baseline", "evals")
 SHARED_KEYS = ("title", "question", "base", "fixed", "derived", "arm", "seeds", "evals")
 MOST_SEEDS = 2**31

@@ -1,0 +1,102 @@
+"""Equivalence: every core and layout a config could use against the reference, on this device.
+
+The check to run before a sweep. An attention layer of each kind the config has runs under every core; the whole model
+runs split and fused, scanned and unrolled, rematerialised and not, packed, padded and through its cache. What must be
+equal is compared in output and gradient, against tolerances that are stated.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+from rich.table import Table
+from rich.text import Text
+
+from eval.equivalence import cores, decoding, layouts
+from eval.equivalence.rows import TOLERANCES, Row
+from eval.equivalence.setting import Setting, settings
+from eval.progress import Silent
+from training.run import Run
+
+GROUPS = (cores.rows, layouts.rows, decoding.rows)
+
+
+def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
+    """Returns eval/equivalence.json's content, for a run's parameters."""
+    return check(run.config, progress, run.params)
+
+
+def check(config: ConfigDict, progress: Silent, params: Any = None) -> dict[str, Any]:
+    """Compares all there is to compare, and shows the table.
+
+    Args:
+        config: a resolved config; `eval.equivalence` sets the shapes.
+        progress: whom to tell.
+        params: of its model; None: its first ones.
+
+    Returns:
+        `rows`, each with its largest absolute and relative error, its tolerance, whether that is `exceeded`, or the
+        `reason` why there is nothing to compare; and `passed`, whether none is exceeded.
+
+    Raises:
+        UserError: shapes at which nothing can be told.
+    """
+    start = time.perf_counter()
+    tried = settings(config, params)
+    found: list[Row] = []
+    for setting in tried:
+        for row in progress.track(f"equivalence, {setting.dtype}", _rows(setting)):
+            found.append(row)
+    first = tried[0]
+    result = {
+        "passed": not any(row.exceeded for row in found),
+        "device": {"kind": jax.devices()[0].device_kind, "platform": jax.default_backend()},
+        "tolerances": TOLERANCES,
+        "rows": [row.entry for row in found],
+        "settings": {"length": first.length, "batch_size": first.batch, "changed": first.changed},
+    }
+    progress.show(table(found, first, time.perf_counter() - start))
+    progress.say(summary(found))
+    return result
+
+
+def _rows(setting: Setting) -> Iterator[Row]:
+    for group in GROUPS:
+        yield from group(setting)
+
+
+def table(rows: list[Row], setting: Setting, seconds: float) -> Table:
+    """Returns the rows as a table."""
+    made = ", ".join(f"{name} = {value}" for name, value in setting.changed.items())
+    caption = f"batch {setting.batch}, length {setting.length}, {seconds:.0f} s" + (
+        f"; tried with {made}" if made else ""
+    )
+    found = Table(title="Equivalence", caption=caption)
+    for name in ("what", "against", "where", "dtype", "part"):
+        found.add_column(name, overflow="fold")
+    for name in ("largest error", "relative", "allowed"):
+        found.add_column(name, justify="right", no_wrap=True)
+    found.add_column("", overflow="fold")
+    for row in rows:
+        found.add_row(*(Text(cell, style="red" if row.exceeded else "") for cell in cells(row)))
+    return found
+
+
+def cells(row: Row) -> list[str]:
+    """Returns a row's cells as text."""
+    named = [row.what, row.against, row.where, row.dtype, row.part]
+    if row.reason is not None:
+        return [*named, "", "", "", f"not compared: {row.reason}"]
+    verdict = f"EXCEEDED, {row.worst}" if row.exceeded else "ok"
+    errors = [f"{value:.1e}" for value in (row.absolute, row.relative, row.tolerance) if value is not None]
+    return [*named, *errors, verdict + (f" ({row.note})" if row.note else "")]
+
+
+def summary(rows: list[Row]) -> str:
+    """Returns how it ended, in a line."""
+    bad, absent = sum(row.exceeded for row in rows), sum(row.reason is not None for row in rows)
+    made = len(rows) - absent
+    verdict = f"{bad} of {made} comparisons exceed their tolerance" if bad else f"all {made} comparisons hold"
+    return f"equivalence: {verdict}; {absent} do not apply"

@@ -1,0 +1,48 @@
+"""python -m eval.equivalence: every core and layout a config could use against the reference, on this device.
+
+For a run, or for a config before anything is trained. Exits with 1 where a tolerance is exceeded.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from configs import cli, validate
+from configs.errors import UserError
+from eval import equivalence
+from eval import run as command
+from eval.progress import Told
+from training import compilation, files
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command."""
+    overrides, rest = cli.split_overrides(argv)
+    parser = cli.parser(__doc__ or "")
+    parser.add_argument("--workdir", help="a run directory; its eval/equivalence.json is written")
+    parser.add_argument("--config", help="a config file, in place of --workdir: its first parameters are tried")
+    parser.add_argument("--out", help="with --config: where to write the JSON")
+    parser.add_argument("--length", type=int, help="tokens a row; 0: data.length (eval.equivalence.length)")
+    parser.add_argument("--batch", type=int, help="rows; 0: data.batch_size (eval.equivalence.batch_size)")
+    parser.epilog = "--config.x=v changes a field: any with --config, those of eval with --workdir."
+    given = parser.parse_args(rest)
+    for name, value in (("length", given.length), ("batch_size", given.batch)):
+        if value is not None:
+            overrides[f"eval.equivalence.{name}"] = value
+    if (given.workdir is None) == (given.config is None):
+        raise UserError("give either --workdir=RUN or --config=FILE (see --help)")
+    if given.workdir is not None and given.out is not None:
+        raise UserError("--out: goes with --config; a run's file is RUN/eval/equivalence.json")
+    compilation.enable_cache()
+    if given.workdir is not None:
+        found = command.evaluate(given.workdir, ["equivalence"], command.eval_settings(overrides), Told())[
+            "equivalence"
+        ]
+    else:
+        found = equivalence.check(validate.resolve(cli.load(given.config, overrides)), Told())
+        if given.out is not None:
+            files.write_json(Path(given.out), {"schema": command.SCHEMA, "eval": "equivalence", **found})
+    return 0 if found["passed"] else 1
+
+
+if __name__ == "__main__":
+    cli.main(main)

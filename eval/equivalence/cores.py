@@ -1,0 +1,116 @@
+"""Attention layers under every core, against the same layers under the reference."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from configs.errors import ConfigError
+from eval.equivalence.rows import Outcome, Row, compared, named
+from eval.equivalence.setting import Setting
+from models import initial, kernels, positions
+from models.attention import Rows
+from models.pattern import plans
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A layer that is unlike those before it, and the rows it is tried on."""
+
+    index: int
+    scheme: int  # which of the layers with its kind of positions
+    label: str
+    packed: bool
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    """Yields rows for every core on every kind of layer that the config has."""
+    for layer in layers(setting):
+        wanted = under(setting, layer, "reference")
+        for core in kernels.KERNELS:
+            if core == "reference":
+                continue
+            row = Row(f"core {core}", "core reference", "output", setting.dtype, layer.label)
+            try:
+                got = under(setting, layer, core)
+            except ConfigError as error:
+                reason = str(error).removeprefix(f"model.attention.kernel = {core!r}: ")
+                yield dataclasses.replace(row, part="output, gradient", reason=reason)
+                continue
+            yield from compared(row, got, wanted)
+
+
+def layers(setting: Setting) -> list[Layer]:
+    """Returns one layer of each kind, as whole rows and, where the config packs documents, packed."""
+    found, seen = [], set()
+    every = plans(setting.model)
+    for index, plan in enumerate(every):
+        if plan in seen:
+            continue
+        seen.add(plan)
+        before = [other.position for other in every[:index]].count(plan.position)
+        label = plan.position + (f", window {plan.window}" if plan.window else "")
+        found.append(Layer(index, before, label, False))
+        if setting.config.data.packing == "segments":
+            found.append(Layer(index, before, f"{label}, packed", True))
+    return found
+
+
+def under(setting: Setting, layer: Layer, core: str) -> Outcome:
+    """Returns a layer's output and its gradients (of its input and of its own parameters) under a core.
+
+    Raises:
+        ConfigError: the core cannot do what the layer asks for.
+    """
+    plan = plans(setting.model)[layer.index]
+    model = nnx.merge(initial.abstract(setting.model)[0], setting.params)
+    scheme = model.schemes[plan.position].layer(layer.scheme)
+    attention = model.layers()[layer.index].attention
+    attention.kernel = core
+    at = _documents(setting) if layer.packed else Rows()
+    if scheme.uses_lengths and at.positions is not None:
+        at = dataclasses.replace(at, lengths=positions.sequence_lengths(at.positions, at.segments))
+    draw = np.random.default_rng(1).standard_normal
+    shape = (setting.batch, setting.length, setting.model.width)
+    x_BTD, d_out = (jnp.asarray(draw(shape), jnp.dtype(setting.dtype)) for _ in range(2))
+    graphs, states = zip(*(_split(part) for part in (attention, scheme)), strict=True)
+
+    def attended(states: Any, x: jax.Array) -> jax.Array:
+        attention, scheme = (_merge(graph, state) for graph, state in zip(graphs, states, strict=True))
+        return attention(x, at, scheme, window=plan.window)[0]
+
+    def both(states: Any, x: jax.Array, d_out: jax.Array) -> Any:
+        out, pull = jax.vjp(attended, states, x)
+        return out, pull(d_out)
+
+    with setting.precise():
+        out, ((d_attention, d_scheme), d_x) = jax.jit(both)(states, x_BTD, d_out)
+    own = {"input": d_x, **named(d_attention), **named({plan.position: d_scheme})}
+    return Outcome({"out": out}, own)
+
+
+def _split(part: Any) -> tuple[Any, Any]:
+    """Returns (graph, parameters) of a module; a scheme without parameters is its own graph."""
+    if not isinstance(part, nnx.Module):
+        return part, {}
+    graph, state = nnx.split(part)
+    return graph, nnx.to_pure_dict(state)
+
+
+def _merge(graph: Any, state: Any) -> Any:
+    return nnx.merge(graph, nnx.State(state)) if state else graph
+
+
+def _documents(setting: Setting) -> Rows:
+    """Returns rows of two documents, unlike in each row, and a little padding at the end."""
+    positions, segments = np.zeros((2, setting.batch, setting.length), np.int32)
+    for row in range(setting.batch):
+        end = setting.length - 2
+        cut = end * (row + 1) // (setting.batch + 2) + 1
+        positions[row, :cut], positions[row, cut:end] = np.arange(cut), np.arange(end - cut)
+        segments[row, :cut], segments[row, cut:end] = 1, 2
+    return Rows(jnp.asarray(positions), jnp.asarray(segments))

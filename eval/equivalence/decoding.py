@@ -1,0 +1,145 @@
+"""Decoding token by token through the KV cache against the forward pass over the whole row."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from eval.equivalence.rows import TOLERANCES, Outcome, Row, compared
+from eval.equivalence.setting import Setting
+from models import initial
+from models.transformer import Transformer
+
+NO_GRADIENT = "decoding is not differentiated"
+# Of caches that round what they hold: a share of the largest logit. Int8 rounds at 1/254 of a token's largest number,
+# fp8 (e4m3) at 1/16 of each number.
+ROUNDED = {"int8": 2**-4, "fp8": 2**-2}
+PREFIXES = 5  # lengths at which a row is read whole where its frequencies depend on its length
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """A model's compiled forward pass, prefill and decoding step."""
+
+    model: Transformer
+    params: Any
+    forward: Any  # (params, tokens, positions, segments) -> logits [B, T, V]
+    prefill: Any  # (params, tokens, positions, segments, cache) -> (logits, cache)
+    step: Any  # (params, token [B, 1], cache) -> (logits [B, 1, V], cache)
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    """Yields rows for decoding whole rows, left-padded rows, and through every storage of the cache."""
+    made = programs(setting, setting.model)
+    tokens = setting.tokens()
+    prompt = setting.length // 2
+    changing = made.model._uses_lengths
+    wanted = growing(made, tokens, prompt) if changing else whole(made, tokens)[:, prompt - 1 :]
+    note = f"the forward at {PREFIXES} lengths, each its own frequencies" if changing else ""
+    row = Row("decoding", "the forward", "output", setting.dtype, note=note)
+    at = _lengths(setting.length, prompt) - prompt if changing else slice(None)
+    decoded = through_cache(made, tokens, prompt)
+    yield from compared(row, Outcome({"logits": decoded[:, at]}), Outcome({"logits": wanted}))
+    yield dataclasses.replace(row, part="gradient", note="", reason=NO_GRADIENT)
+
+    padding = np.arange(setting.batch) % 3 + 1
+    row = Row("left-padded decoding", "decoding without padding", "output", setting.dtype)
+    ours = through_cache(made, tokens, prompt, padding)
+    yield from compared(row, Outcome({"logits": ours}), Outcome({"logits": decoded[:, : ours.shape[1]]}))
+    yield dataclasses.replace(row, part="gradient", reason=NO_GRADIENT)
+    yield from _storages(setting, tokens, prompt, decoded)
+
+
+def programs(setting: Setting, model: Any) -> Programs:
+    """Returns the programs of a resolved config.model, compiled when first called."""
+    graphdef = initial.abstract(model)[0]
+
+    def called(params: Any, tokens: Array, positions: Any = None, segments: Any = None, cache: Any = None) -> Any:
+        return nnx.merge(graphdef, params)(tokens, positions, segments, cache=cache)
+
+    def precisely(function: Any) -> Any:
+        def run(*arguments: Any) -> Any:
+            with setting.precise():
+                return function(*arguments)
+
+        return run
+
+    run = precisely(jax.jit(called))
+    step = precisely(jax.jit(lambda params, token, cache: called(params, token, cache=cache), donate_argnums=2))
+    return Programs(nnx.merge(graphdef, setting.params), setting.params, run, run, step)
+
+
+def whole(made: Programs, tokens: np.ndarray) -> np.ndarray:
+    """Returns the logits [B, T, V] of whole rows."""
+    return np.asarray(made.forward(made.params, tokens))
+
+
+def growing(made: Programs, tokens: np.ndarray, prompt: int) -> np.ndarray:
+    """Returns the logits [B, PREFIXES, V] of the last token of rows that are read whole at several lengths.
+
+    Rows are padded on the left so that one program serves all.
+    """
+    found = []
+    for length in _lengths(tokens.shape[1], prompt):
+        laid = _padded(tokens, np.full(len(tokens), tokens.shape[1] - length))
+        found.append(np.asarray(made.forward(made.params, *laid))[:, -1])
+    return np.stack(found, axis=1)
+
+
+def _lengths(longest: int, prompt: int) -> np.ndarray:
+    return np.unique(np.linspace(prompt, longest, PREFIXES).astype(int))
+
+
+def through_cache(made: Programs, tokens: np.ndarray, prompt: int, padding: np.ndarray | None = None) -> np.ndarray:
+    """Returns the logits [B, N, V] of the token at prompt - 1 and of each after it, decoded one by one.
+
+    Args:
+        made: the programs.
+        tokens: whole rows; those after the prompt are fed whatever the logits say.
+        prompt: tokens, padding among them, that are read at once.
+        padding: how much of it stands before each row; the logits are still those of the tokens from prompt - 1 on, and
+            end earlier by the most.
+    """
+    rows, length = tokens.shape
+    cache = made.model.cache(rows, length)
+    if padding is None:
+        padding = np.zeros(rows, int)
+        logits, cache = made.prefill(made.params, tokens[:, :prompt], None, None, cache)
+    else:
+        logits, cache = made.prefill(made.params, *_padded(tokens[:, :prompt], padding), cache)
+    found = [np.asarray(logits)[:, -1]]
+    for at in range(prompt, length):
+        token = tokens[np.arange(rows), at - padding][:, None]
+        logits, cache = made.step(made.params, token, cache)
+        found.append(np.asarray(logits)[:, 0])
+    kept = length - prompt + 1 - int(padding.max())
+    return np.stack([np.stack(found, axis=1)[row, skip : skip + kept] for row, skip in enumerate(padding)])
+
+
+def _padded(tokens: np.ndarray, padding: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns tokens of the same shape moved right behind padding, their positions and their segments."""
+    places = np.arange(tokens.shape[1])[None] - padding[:, None]
+    real = places >= 0
+    positions = np.maximum(places, 0).astype(np.int32)
+    moved = np.take_along_axis(tokens, positions, axis=1)
+    return np.where(real, moved, 0).astype(np.int32), positions, real.astype(np.int32)
+
+
+def _storages(setting: Setting, tokens: np.ndarray, prompt: int, decoded: np.ndarray) -> Iterator[Row]:
+    """The same through caches that round what they hold, against the one the model has."""
+    if "kv_storage" not in setting.model.attention:
+        return
+    for storage, most in ROUNDED.items():
+        row = Row(f"{storage} cache", "the config's cache", "output", setting.dtype)
+        if setting.model.attention.kv_storage == storage:
+            yield dataclasses.replace(row, part="output, gradient", reason="is the config's own")
+            continue
+        made = programs(setting, setting.having(attention__kv_storage=storage))
+        rounded = through_cache(made, tokens, prompt)
+        tolerances = {"output": most + TOLERANCES[setting.dtype]["output"]}
+        yield from compared(row, Outcome({"logits": rounded}), Outcome({"logits": decoded}), tolerances)
+        yield dataclasses.replace(row, part="gradient", reason=NO_GRADIENT)

@@ -1,0 +1,110 @@
+"""A comparison: what was held against what, how far apart they are, and how far apart they may be."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+# How far a tensor may be from its counterpart, as a share of the counterpart's largest number. A float32 product summed
+# in another order moves by some 1e-6; bfloat16 rounds at 2^-8, and a gradient meets many roundings on its way back.
+TOLERANCES: dict[str, dict[str, float]] = {
+    "float32": {"output": 5e-5, "gradient": 2e-4},
+    "bfloat16": {"output": 2**-5, "gradient": 2**-4},
+}
+# A gradient that ought to be zero (a key bias, say, which softmax does not see) is noise beside the others; it is
+# measured against this share of the largest gradient there is.
+LEAST_SHARE = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of the table. `reason` says why there is nothing to compare; then there are no errors."""
+
+    what: str  # what was tried
+    against: str  # what it must equal
+    part: str  # output or gradient
+    dtype: str
+    where: str = ""  # the layers, or the rows, it was tried on
+    absolute: float | None = None  # largest difference
+    relative: float | None = None  # the same, over the largest number of its tensor
+    tolerance: float | None = None  # of `relative`
+    worst: str = ""  # the tensor that is furthest off
+    note: str = ""  # how it was run, where that is not plain
+    reason: str | None = None
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the tolerance is exceeded; a NaN exceeds any."""
+        return self.reason is None and not (self.relative is not None and self.relative <= (self.tolerance or 0.0))
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What a JSON file says of it."""
+        return {**dataclasses.asdict(self), "exceeded": self.exceeded}
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a program gave: tensors by name."""
+
+    output: Mapping[str, Any]
+    gradient: Mapping[str, Any] | None = None
+
+
+def compared(row: Row, got: Outcome, wanted: Outcome, tolerances: Mapping[str, float] | None = None) -> list[Row]:
+    """Returns a row for the output and, where both have them, one for the gradients.
+
+    Args:
+        row: names what is compared; its `part` and errors are filled in.
+        got: what was tried.
+        wanted: what it must equal, with tensors of the same names.
+        tolerances: by part; None: those of the row's dtype.
+    """
+    tolerances = TOLERANCES[row.dtype] if tolerances is None else tolerances
+    rows = []
+    for part in ("output", "gradient"):
+        ours, theirs = getattr(got, part), getattr(wanted, part)
+        if ours is None or theirs is None:
+            continue
+        absolute, relative, worst = distance(ours, theirs)
+        found: dict[str, Any] = dict(absolute=absolute, relative=relative, tolerance=tolerances[part], worst=worst)
+        rows.append(dataclasses.replace(row, part=part, **found))
+    return rows
+
+
+def distance(got: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[float, float, str]:
+    """Returns (largest absolute, largest relative difference, the name of the tensor with the latter).
+
+    Raises:
+        ValueError: the two do not hold tensors of the same names and shapes.
+    """
+    if got.keys() != wanted.keys():
+        raise ValueError(f"tensors differ: {sorted(got.keys() ^ wanted.keys())}")
+    theirs = {name: np.asarray(x, np.float64) for name, x in wanted.items()}
+    sizes = {name: float(np.abs(x).max(initial=0.0)) for name, x in theirs.items()}
+    least = LEAST_SHARE * max(sizes.values())
+    absolute, relative, worst = 0.0, -1.0, ""
+    for name, right in theirs.items():
+        ours = np.asarray(got[name], np.float64)
+        if ours.shape != right.shape:
+            raise ValueError(f"{name}: shapes differ, {ours.shape} and {right.shape}")
+        off = float(np.abs(ours - right).max(initial=0.0))
+        share = off / max(sizes[name], least) if off else 0.0
+        # A NaN is never larger than anything: it must be asked for.
+        absolute = off if np.isnan(off) or off > absolute else absolute
+        if np.isnan(share) or share > relative:
+            relative, worst = share, name
+        if np.isnan(share):
+            break
+    return absolute, relative, worst
+
+
+def named(tree: Any) -> dict[str, jax.Array]:
+    """Returns a tree's leaves by dotted path."""
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        parts = [str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", "")))) for part in path]
+        found[".".join(part for part in parts if part not in ("", "value"))] = leaf
+    return found

@@ -1,0 +1,277 @@
+"""The check before a sweep: it holds on sound code, and every line of its table turns red on a fault of its own."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from configs import base, cli, validate
+from configs.errors import UserError
+from eval import equivalence
+from eval import run as command
+from eval.equivalence import __main__ as main
+from eval.equivalence import cores, decoding, layouts, programs, rows, setting
+from eval.progress import Silent
+from models import attention, kernels, kv_cache, transformer
+from models.kernels import masks
+from tests.models.common import HASTE
+
+TINY = {
+    "model.width": 16,
+    "model.num_layers": 2,
+    "model.num_heads": 4,
+    "model.num_kv_heads": 2,
+    "model.attention.window": 5,
+    "data.length": 32,
+    "data.packing": "segments",
+    "eval.equivalence.length": 16,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_haste() -> Iterator[None]:
+    """Programs that run once need no optimisation."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "jit", functools.partial(jax.jit, compiler_options=HASTE))
+        yield
+
+
+def config_of(**changes: Any) -> ConfigDict:
+    config = base.get_config()
+    cli.apply(config, TINY | {name.replace("__", "."): value for name, value in changes.items()})
+    return validate.resolve(config)
+
+
+@pytest.fixture(scope="module")
+def tried() -> setting.Setting:
+    (found,) = setting.settings(config_of())
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain(tried: setting.Setting) -> Any:
+    """The batch and what the model as configured gives for it."""
+    batch = programs.plain(tried.tokens())
+    return batch, programs.outcome(tried, programs.compiled(tried), batch)
+
+
+def red(found: Iterable[rows.Row]) -> set[tuple[str, str]]:
+    return {(row.what, row.part) for row in found if row.exceeded}
+
+
+def test_holds_on_sound_code_and_says_what_it_did(tried: setting.Setting) -> None:
+    found = equivalence.check(config_of(), Silent())
+    assert found["passed"] and not any(row["exceeded"] for row in found["rows"])
+    told = {(row["what"], row["part"]) for row in found["rows"] if row["reason"] is None}
+    assert told >= {
+        *((f"core {core}", part) for core in ("blocked", "xla") for part in ("output", "gradient")),
+        *((what, part) for what in ("fused QKV", "scanned layers", "remat block") for part in ("output", "gradient")),
+        *((what, part) for what in ("packed documents", "left padding") for part in ("output", "gradient")),
+        ("decoding", "output"),
+        ("left-padded decoding", "output"),
+    }
+    assert {row["where"] for row in found["rows"] if row["what"] == "core xla"} == {
+        "rope, window 5",
+        "rope, window 5, packed",
+    }
+    for row in found["rows"]:
+        if row["reason"] is None:
+            assert 0 <= row["relative"] <= row["tolerance"] < 1e-3 and row["absolute"] >= 0
+    reasons = {row["what"]: row["reason"] for row in found["rows"] if row["reason"] is not None}
+    assert reasons["core cudnn"] == "runs on NVIDIA GPUs alone, and this is cpu"
+    assert {core for core in kernels.KERNELS if core != "reference"} <= {
+        row["what"].removeprefix("core ") for row in found["rows"]
+    }
+
+
+def wrong_scale(core: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arrays, scale, **given: core(*arrays, scale=1.1 * scale, **given)
+
+
+def one_key_more(core: Callable[..., Any]) -> Callable[..., Any]:
+    def faulty(q: Any, k: Any, v: Any, masking: masks.Masking, **given: Any) -> Any:
+        wider = masks.Masking(**{**vars(masking), "window": masking.window + 1})
+        return core(q, k, v, wider, **given)
+
+    return faulty
+
+
+def wrong_gradient(core: Callable[..., Any]) -> Callable[..., Any]:
+    """Right output, but the keys' gradient misses a hundredth."""
+    return lambda q, k, v, *rest, **given: core(q, 0.99 * k + jax.lax.stop_gradient(0.01 * k), v, *rest, **given)
+
+
+@pytest.mark.parametrize(
+    ("core", "fault", "parts"),
+    [
+        ("blocked", wrong_scale, {"output", "gradient"}),
+        ("xla", one_key_more, {"output", "gradient"}),
+        ("blocked", wrong_gradient, {"gradient"}),
+    ],
+)
+def test_a_faulty_core_is_red(
+    tried: setting.Setting, monkeypatch: pytest.MonkeyPatch, core: str, fault: Any, parts: set[str]
+) -> None:
+    monkeypatch.setattr(kernels, "KERNELS", ("reference", core))
+    monkeypatch.setitem(kernels.CORES, core, fault(kernels.CORES[core]))
+    assert red(cores.rows(tried)) == {(f"core {core}", part) for part in parts}
+
+
+def test_a_faulty_fused_layout_is_red(tried: setting.Setting, plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 10: keys and values taken from one another's columns."""
+    right = attention.Attention.project
+
+    def wrong(self: Any, *given: Any, **more: Any) -> Any:
+        q, k, v = right(self, *given, **more)
+        return (q, k, v) if self.qkv is None else (q, v, k)
+
+    monkeypatch.setattr(attention.Attention, "project", wrong)
+    assert red(layouts.qkv(tried, *plain)) == {("fused QKV", "output"), ("fused QKV", "gradient")}
+
+
+def test_a_faulty_scan_is_red(tried: setting.Setting, plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layers in the wrong order."""
+    right = transformer.Transformer._scanned
+
+    def wrong(self: Any, x: Any, *rest: Any) -> Any:
+        blocks = self.blocks
+        graph, state = transformer.nnx.split(blocks)
+        self.blocks = transformer.nnx.merge(graph, jax.tree.map(lambda leaf: leaf[::-1], state))
+        try:
+            return right(self, x, *rest)
+        finally:
+            self.blocks = blocks
+
+    monkeypatch.setattr(transformer.Transformer, "_scanned", wrong)
+    assert red(layouts.scan(tried, *plain)) == {("scanned layers", "output"), ("scanned layers", "gradient")}
+
+
+def test_a_faulty_rematerialisation_is_red(tried: setting.Setting, plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right output, but nothing flows back through the residual stream."""
+    right = transformer._rematerialised
+
+    def wrong(call: Any, block: Any, x: Any, *rest: Any) -> Any:
+        return right(call, block, jax.lax.stop_gradient(x), *rest)
+
+    monkeypatch.setattr(transformer, "_rematerialised", wrong)
+    assert red(layouts.remat(tried, *plain)) == {("remat block", "gradient")}
+
+
+def test_documents_that_see_one_another_and_padding_that_is_seen_are_red(
+    tried: setting.Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from models.kernels import block
+
+    def blind(q: Any, kv: Any, q_segments: Any, kv_segments: Any, causal: bool, window: Any) -> Any:
+        return masks_visible(q, kv, None, None, causal, window)
+
+    masks_visible = masks.visible
+    for module in (masks, block):
+        monkeypatch.setattr(module, "visible", blind)
+    assert red(layouts.documents(tried)) == {
+        (what, part) for what in ("packed documents", "left padding") for part in ("output", "gradient")
+    }
+
+
+def test_a_cache_that_counts_wrong_is_red(tried: setting.Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoded tokens one place too far on."""
+    right = kv_cache.KVCache.next_positions
+    monkeypatch.setattr(kv_cache.KVCache, "next_positions", lambda self, count: right(self, count) + 1)
+    assert ("decoding", "output") in red(decoding.rows(tried))
+
+
+def test_a_cache_that_sees_padding_is_red(tried: setting.Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 7."""
+    right = kv_cache.KVCache.place
+    monkeypatch.setattr(
+        kv_cache.KVCache,
+        "place",
+        lambda self, tokens, positions, segments: right(self, tokens, positions, jnp.ones_like(tokens)),
+    )
+    assert ("left-padded decoding", "output") in red(decoding.rows(tried))
+
+
+def test_distances() -> None:
+    wanted = {"a": np.array([2.0, -4.0]), "b": np.array([1e-9])}
+    assert rows.distance({"a": np.array([2.0, -4.4]), "b": np.array([1e-9])}, wanted) == pytest.approx((0.4, 0.1, "a"))
+    # A tensor of nothing but noise is measured against a hundredth of the largest.
+    assert rows.distance({"a": wanted["a"], "b": np.array([4e-4])}, wanted)[1:] == (pytest.approx(0.01, rel=1e-3), "b")
+    for bad in (np.nan, np.inf):
+        row = rows.Row("x", "y", "output", "float32")
+        (found,) = rows.compared(row, rows.Outcome({"a": np.array([bad])}), rows.Outcome({"a": np.array([1.0])}))
+        assert found.exceeded
+    with pytest.raises(ValueError, match="tensors differ"):
+        rows.distance({}, wanted)
+
+
+def test_what_would_not_act_is_made_to() -> None:
+    changes = {
+        "model__attention__window": 1024,
+        "model__position__rope__scaling__kind": "dynamic",
+        "model__position__rope__scaling__factor": 2.0,
+        "model__position__rope__scaling__original_length": 2048,
+    }
+    (found,) = setting.settings(config_of(**changes))
+    assert found.model.attention.window == 4 and found.model.position.rope.scaling.original_length == 8
+    assert found.changed == {
+        "model.attention.window": 4,
+        "model.position.rope.scaling.original_length": 8,
+    }
+    (real,) = setting.settings(config_of(**changes, eval__equivalence__length=0, eval__equivalence__batch_size=0))
+    assert (real.batch, real.length, real.changed) == (16, 32, {}) and real.model.attention.window == 1024
+
+
+def test_float32_is_tried_beside_the_dtype_of_the_config() -> None:
+    found = setting.settings(config_of(model__dtype="bfloat16"))
+    assert [one.dtype for one in found] == ["float32", "bfloat16"]
+    with pytest.raises(UserError, match=r"eval.equivalence.length = 4: must be 8 or more"):
+        setting.settings(config_of(eval__equivalence__length=4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model__dtype": "bfloat16"},
+        {"model__position__kind": "cope", "model__remat": "block", "model__scan_layers": "yes"},
+        {"model__position__pattern": ("fire", "alibi"), "model__num_layers": 4, "model__attention__qkv": "fused"},
+        {
+            "model__position__rope__scaling__kind": "dynamic",
+            "model__position__rope__scaling__factor": 2.0,
+            "model__attention__window": None,
+        },
+        {"model__position__kind": "learned", "model__attention__soft_cap": 3.0, "model__attention__qk_norm": True},
+    ],
+)
+def test_holds_for_other_configs(changes: dict[str, Any]) -> None:
+    found = equivalence.check(config_of(**changes), Silent())
+    assert found["passed"], [row for row in found["rows"] if row["exceeded"]]
+
+
+def test_the_command_exits_with_one_where_something_is_exceeded(
+    make: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = rows.Row("core blocked", "core reference", "output", "float32", absolute=0.1, relative=0.1, tolerance=1e-5)
+    monkeypatch.setattr(equivalence, "GROUPS", (lambda setting: iter([row]),))
+    assert main.main(["--config=configs/tiny.py", "--length=16"]) == 1
+    assert "EXCEEDED" in capsys.readouterr().out
+    good = rows.Row("core blocked", "core reference", "output", "float32", absolute=0.0, relative=0.0, tolerance=1e-5)
+    monkeypatch.setattr(equivalence, "GROUPS", (lambda setting: iter([good]),))
+    assert main.main(["--config=configs/tiny.py"]) == 0
+    assert equivalence.evaluate(make(), Silent())["passed"]
+
+
+def test_it_is_asked_for_by_name_and_refuses_in_one_line() -> None:
+    assert "equivalence" in command.EVALUATIONS and "equivalence" not in command.DEFAULT
+    for arguments, words in (
+        (["--workdir=a", "--config=b"], "give either --workdir=RUN or --config=FILE"),
+        (["--workdir=a", "--out=b"], "--out: goes with --config"),
+        (["--workdir=a", "--config.model.width=8"], "only --config.eval"),
+    ):
+        with pytest.raises(UserError, match=words):
+            main.main(arguments)
