@@ -166,6 +166,7 @@ def _eval() -> ConfigDict:
     evaluation.tokens = 65536  # validation tokens of those losses, and of each length beyond 1x; 0: the whole split
     evaluation.batch_size = 16  # rows at 1x; fewer at longer lengths, so that the tokens a batch stay equal
     evaluation.multiples = (1, 2, 4)  # lengths evaluated, in multiples of data.length
+    evaluation.sliding = 0.0  # share of each length by which sliding windows move, in (0, 1]; 0: none are evaluated
     evaluation.scalings = ()  # RoPE scalings applied at evaluation only, beside the run's own, e.g. ("linear", "yarn")
     evaluation.scaling_factor = 0.0  # their factor; 0: each length over scaling.original_length
     evaluation.bootstrap = 1000  # resamples of an interval

@@ -69,6 +69,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "model.position.rope.scaling.factor": (lambda v: v >= 1, "1 or more"),
     "model.position.t5.buckets": (lambda v: v >= 2 and v % 2 == 0, "an even number, 2 or more"),
     "model.position.temperature.length": (lambda v: v >= 2, "2 or more"),
+    "eval.sliding": (lambda v: 0 <= v <= 1, "in (0, 1], or 0 for none"),
     "data.train_share": (lambda v: 0 < v < 1, "in (0, 1)"),
     "data.mqar.vocab_size": (lambda v: v >= 6 and v % 2 == 0, "an even number, 6 or more"),
     "optimizer.decay_share": (lambda v: 0 < v <= 1, "in (0, 1]"),

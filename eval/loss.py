@@ -7,7 +7,7 @@ import numpy as np
 
 from data import pipeline
 from data.validation import Validation
-from eval import recall, scoring, stats
+from eval import recall, scoring, sliding, stats
 from eval.progress import Silent
 from eval.tally import Tally, bits_per_byte, scale_interval
 from eval.variants import Variant, at_training_length, rows_at, variants
@@ -28,6 +28,9 @@ class Source(Protocol):
     def at(self, length: int) -> tuple[Batches, int]:
         """Returns (batches in rows of `length`, how many): the same tokens at every length, where there are some."""
 
+    def sliding(self, length: int) -> tuple[Batches, int] | None:
+        """Returns (overlapping windows of `length` that score the tokens of `at` once, how many batches), or None."""
+
     def reason(self, length: int) -> str | None:
         """Returns why there are no rows of `length`, or None."""
 
@@ -38,7 +41,9 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     `loss` is in nats a token over every token of the validation split at the training length; `bits_per_byte` is the
     same information over the text's bytes, so that tokenizers can be compared. Intervals are 95% block-bootstrap
     intervals over consecutive rows: they tell how far the loss would move on other text of the kind, not on another
-    seed. `by_length` scores the same tokens (about `settings.tokens` of them) at every length, in rows of that length.
+    seed. `by_length` scores the same tokens (about `settings.tokens` of them) at every length, in rows of that length
+    laid end to end; where `settings.sliding` asks for it also in windows that overlap (see eval/sliding.py), under
+    "sliding".
 
     A run that reads no text is scored on the answers of fresh key-value rows ("source": "mqar").
     """
@@ -72,15 +77,24 @@ def _by_length(run: Run, source: Source, progress: Silent) -> Iterator[dict[str,
             continue
         key = scoring.function_key(variant.model, variant.length)
         if key not in known:
-            name = f"loss at {variant.length} ({variant.scaling})"
-            tally = _tallied(run, variant, progress.track(name, *source.at(variant.length)))
-            known[key] = {
-                "loss": tally.loss,
-                "interval": tally.interval(run.config.eval.bootstrap),
-                "tokens": round(tally.tokens),
-                "by_position": tally.by_position(),
-            }
+            known[key] = _at_length(run, source, variant, progress)
         yield {**variant.entry, **known[key]}
+
+
+def _at_length(run: Run, source: Source, variant: Variant, progress: Silent) -> dict[str, Any]:
+    name, resamples = f"loss at {variant.length} ({variant.scaling})", run.config.eval.bootstrap
+    tally = _tallied(run, variant, progress.track(name, *source.at(variant.length)))
+    found = {**_figures(tally, resamples), "by_position": tally.by_position()}
+    windows = source.sliding(variant.length)
+    if windows is not None:
+        moved = {"stride": sliding.stride(variant.length, run.config.eval.sliding)}
+        tally = _tallied(run, variant, progress.track(f"{name}, sliding", *windows))
+        found["sliding"] = {**moved, **_figures(tally, resamples)}
+    return found
+
+
+def _figures(tally: Tally, resamples: int) -> dict[str, Any]:
+    return {"loss": tally.loss, "interval": tally.interval(resamples), "tokens": round(tally.tokens)}
 
 
 def _tallied(run: Run, variant: Variant, batches: Batches) -> Tally:
@@ -95,7 +109,8 @@ class Text:
     """The validation split.
 
     For the lengths, rows of the longest one are taken from all over the split and cut into shorter ones: whatever the
-    length, the same tokens are scored, only with less or more before them.
+    length, the same tokens are scored, only with less or more before them. For sliding windows they are the second
+    halves of rows twice as long, so that each token has a whole window before it.
     """
 
     name = "text"
@@ -103,8 +118,12 @@ class Text:
     def __init__(self, run: Run, corpus: Any) -> None:
         self.run, self.corpus = run, corpus
         self.available = self._open(run.config.data.length, 0).tokens
+        # Documents that are packed apart have no more before them than they have.
+        self.slides = run.config.eval.sliding > 0 and run.config.data.packing == "contiguous"
+        self.needed = 2 if self.slides else 1  # lengths of a row, over the tokens it scores
         lengths = [variant.length for variant in variants(run.config)]
-        self.longest = max([length for length in lengths if length <= self.available], default=run.config.data.length)
+        fit = [length for length in lengths if self.needed * length <= self.available]
+        self.longest = max(fit, default=run.config.data.length)
 
     def _open(self, length: int, most: int) -> Validation:
         config = self.run.config
@@ -120,12 +139,28 @@ class Text:
 
     def at(self, length: int) -> tuple[Batches, int]:
         """See `Source`."""
-        found = self._open(self.longest, self.run.config.eval.tokens)
-        return (cut(batch, length) for batch in found), len(found)
+        found = self._rows()
+        halves = ({name: x[:, -self.longest :] for name, x in batch.items()} for batch in found)
+        return (cut(batch, length) for batch in halves), len(found)
+
+    def _rows(self) -> Validation:
+        return self._open(self.needed * self.longest, self.needed * self.run.config.eval.tokens)
+
+    def sliding(self, length: int) -> tuple[Batches, int] | None:
+        """See `Source`."""
+        if not self.slides:
+            return None
+        found, config = self._rows(), self.run.config
+        size, share = rows_at(length, config.data.length, config.eval.batch_size), config.eval.sliding
+        number = sliding.count(self.longest, length, share, found.batch_size, len(found), size)
+        return sliding.windows(found, length, share, size), number
 
     def reason(self, length: int) -> str | None:
         """See `Source`."""
-        return None if length <= self.longest else f"the validation split has {self.available} tokens"
+        if length <= self.longest:
+            return None
+        twice = ", and sliding windows need twice the length" if self.slides else ""
+        return f"the validation split has {self.available} tokens{twice}"
 
 
 def cut(batch: Mapping[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
@@ -161,6 +196,9 @@ class Recall:
         number = -(-max(64, RECALL_ROWS * self.config.data.length // length) // rows)
         batches = (recall.rows(self.config, index * rows, rows, length).batch() for index in range(number))
         return batches, number
+
+    def sliding(self, length: int) -> None:
+        """See `Source`: a row has nothing before it."""
 
     def reason(self, length: int) -> str | None:
         """See `Source`."""

@@ -143,3 +143,37 @@ def test_a_run_on_recall_alone_is_scored_on_answers(recall_run):
     losses, _ = scoring.score(run.config.model, run.params, rows.batch())
     assert found["tokens"] == rows.counted.sum() == 4 * loss.RECALL_ROWS
     assert found["loss"] == pytest.approx(losses[rows.counted].mean(), abs=1e-5)
+
+
+@pytest.mark.parametrize("share", [1 / 16, 0.5, 0.3])
+def test_sliding_windows_score_the_same_tokens_each_from_its_window(make, text: Path, share: float):
+    """By numpy: the windows that the protocol asks for, each alone, and of each only what it has moved by."""
+    run = make(eval__multiples=(1, 2), eval__sliding=share, eval__tokens=0)
+    tokens = held_out(text)
+    rows = range(0, len(tokens) - 1, 64)  # twice the longest length
+    found = evaluated(run)["by_length"]
+    for entry, window in zip(found, (16, 32), strict=True):
+        step = max(1, round(share * window))
+        assert entry["sliding"]["stride"] == step
+        pieces, counted = [], []
+        for row in rows:
+            for begin in range(row + 32, row + 64, step):
+                end = min(begin + step, row + 64)
+                places = np.arange(end - window, end)
+                pieces.append(places)
+                counted.append((places >= begin) & (places < len(tokens) - 1))
+        index, mask = np.array(pieces), np.array(counted)
+        padded = np.pad(tokens, (0, 128))
+        inputs, targets = padded[index], padded[index + 1]
+        logits = jax.jit(lambda p, t: nnx.merge(run.graphdef, p)(t))(run.params, inputs)
+        losses = -np.take_along_axis(log_softmax(np.asarray(logits, np.float64), axis=-1), targets[..., None], -1)
+        assert entry["sliding"]["tokens"] == entry["tokens"] == mask.sum()
+        assert entry["sliding"]["loss"] == pytest.approx(losses[..., 0][mask].mean(), abs=2e-6)
+
+
+def test_sliding_needs_twice_the_length_and_documents_that_are_joined(make):
+    run = make(eval__multiples=(1, 64, 128), eval__sliding=0.5, eval__tokens=64)
+    reasons = [entry.get("reason") for entry in evaluated(run)["by_length"]]
+    assert reasons[0] is None and "sliding windows need twice the length" in reasons[2]
+    apart = evaluated(make(eval__sliding=0.5, data__packing="segments", eval__multiples=(1,)))
+    assert "sliding" not in apart["by_length"][0]
