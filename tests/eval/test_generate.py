@@ -31,6 +31,7 @@ def written(folder: Path, tokenizer: Path | None = None, **overrides) -> Path:
         "model.num_heads": 4,
         "model.num_kv_heads": 2,
         "model.init_std": 0.3,
+        "model.position.kind": "sinusoidal",  # absolute, so that places counted from the row's beginning show
         "data.weights.text": 0.0,
         "data.weights.mqar": 1.0,
         "data.mqar.vocab_size": VOCAB,
