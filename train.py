@@ -10,6 +10,7 @@ import sys
 
 from configs import cli, validate
 
+FILE = "a config file; FILE:ARG calls get_config(ARG); or a run directory or its config.json, for the same settings"
 EXIT = {"done": 0, "diverged": 3, "preempted": 4}
 
 
@@ -17,7 +18,7 @@ def main(argv: list[str]) -> int:
     """Runs the command; the exit code is 0 when the run is done, 3 when it diverged, 4 when it was stopped."""
     overrides, rest = cli.split_overrides(argv)
     parser = cli.parser(__doc__ or "")
-    parser.add_argument("--config", required=True, metavar="FILE", help="a config file; FILE:ARG calls get_config(ARG)")
+    parser.add_argument("--config", required=True, metavar="FILE", help=FILE)
     parser.add_argument("--workdir", required=True, metavar="DIR", help="the run directory")
     parser.add_argument("--quiet", action="store_true", help="no progress output")
     parser.epilog = "--config.FIELD=VALUE changes a field; configs/base.py lists them all."

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import json
 import re
 import sys
 import traceback
@@ -57,11 +58,15 @@ def _place(error: BaseException, path: Path) -> str:
 def load(path: str | Path, overrides: dict[str, Any] | None = None, near: Path | None = None) -> ConfigDict:
     """Returns the config that a file's `get_config()` gives, with overrides (values, not text) applied.
 
-    `FILE:argument` calls `get_config(argument)`.
+    `FILE:argument` calls `get_config(argument)`. A run directory, or its config.json, gives that run's settings.
 
     Raises:
         UserError: the file is missing or fails; ConfigError: a field is unknown or has the wrong type.
     """
+    written = _written(Path(path), near)
+    if written is not None:
+        apply(written, overrides or {})
+        return written
     name, _, argument = str(path).partition(".py:")
     name = f"{name}.py" if argument else name
     module = load_module(name, near)
@@ -78,6 +83,21 @@ def load(path: str | Path, overrides: dict[str, Any] | None = None, near: Path |
     config = fields.from_dict(given.to_dict(), source=str(path))
     apply(config, overrides or {})
     return config
+
+
+def _written(path: Path, near: Path | None) -> ConfigDict | None:
+    """Reads a config.json or the one of a run directory; None: the path is neither."""
+    for candidate in [path, *([near / path] if near else []), CHECKOUT / path]:
+        file = candidate / "config.json" if candidate.is_dir() else candidate
+        if file.suffix == ".json" and file.is_file():
+            try:
+                values = json.loads(file.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise UserError(f"{file}: is not valid JSON: {error}") from error
+            if not isinstance(values, dict):
+                raise UserError(f"{file}: must hold a JSON object")
+            return fields.from_dict(values, source=str(file))
+    return None
 
 
 def apply(config: ConfigDict, overrides: dict[str, Any]) -> None:

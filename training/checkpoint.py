@@ -111,14 +111,19 @@ def _targets(tree: Any) -> dict[str, jax.ShapeDtypeStruct]:
     return {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here) for name, x in flat(tree).items()}
 
 
+def saved(workdir: str | Path) -> list[int]:
+    """Returns the steps of a run directory's checkpoints, in order, without opening them."""
+    folder = Path(workdir) / "checkpoints"
+    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+
+
 def newest(workdir: str | Path, step: int | None = None) -> int:
     """Returns the step to restore: the one asked for, or the newest.
 
     Raises:
         UserError: there is no (such) checkpoint.
     """
-    folder = Path(workdir) / "checkpoints"
-    found = sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+    found = saved(workdir)
     if not found:
         raise UserError(f"{workdir}: holds no checkpoint")
     if step is not None and step not in found:

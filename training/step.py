@@ -46,6 +46,16 @@ def abstract(config: ConfigDict) -> Abstract:
     return Abstract(graphdef, params, opt_state)
 
 
+@lru_cache(maxsize=16)
+def _opt_state(text: str) -> Any:
+    return jax.jit(optimizers.make(ConfigDict(json.loads(text))).init)
+
+
+def initial_opt_state(config: ConfigDict, params: Params) -> OptState:
+    """Returns the optimizer state of parameters that have seen no step; kept compiled by the optimizer's settings."""
+    return _opt_state(json.dumps(fields.to_dict(config)["optimizer"], sort_keys=True))(params)
+
+
 def step_function(config: ConfigDict) -> Any:
     """Returns `step(params, opt_state, batch, learning_rate, key) -> (params, opt_state, loss, grad_norm)`.
 

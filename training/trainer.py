@@ -13,20 +13,18 @@ from typing import Any
 import filelock
 import jax
 import numpy as np
-from flax import nnx
 from ml_collections import ConfigDict
 
 import data as data_room
 from configs import fields, validate
 from configs.errors import ConfigError, UserError
 from data import pipeline, tokenizers
-from models import Transformer, counting
-from training import optimizer as optimizers
+from models import counting, initialise
+from training import inherit, schedule, step, validation
 from training import record as records
 from training import run as runs
-from training import schedule, step, validation
 from training.budget import Budget, Spent
-from training.checkpoint import Checkpoints, flat, newest
+from training.checkpoint import Checkpoints, saved
 from training.compilation import enable_cache
 from training.files import read_json, write_json
 from training.metrics import Console, MetricsLog
@@ -172,6 +170,8 @@ class _Training:
             config.model.vocab_size = max(needed, mqar)
         if config.model.vocab_size < needed:
             raise ConfigError(f"model.vocab_size = {config.model.vocab_size}: the tokenizer has {needed} tokens")
+        if config.init_from and not saved(self.workdir):
+            inherit.check(config, self.tokenizer)
         self.stream = pipeline.TrainStream(config, self.tokenizer, self.corpus)
         self.stages = pipeline.stages(config)
         per_token = [counting.flops_per_token(config.model, stage.length)["value"] for stage in self.stages]
@@ -205,35 +205,17 @@ class _Training:
             self._resume(meta)
         else:
             self.params = self._initial(shapes)
-            self.opt_state = jax.jit(optimizers.make(config.optimizer).init)(self.params)
+            self.opt_state = step.initial_opt_state(config, self.params)
         self.validate = validation.validator(config, self.tokenizer, self.corpus)
         self.log = MetricsLog(self.workdir, self.spent.steps, config.log.tensorboard)
         self.peak = records.peak(jax.devices()[0].device_kind)
 
     def _initial(self, shapes: step.Abstract) -> Any:
-        if self.config.init_from:
-            return self._inherited(shapes)
-        model = self.config.model
-        make = jax.jit(lambda: nnx.split(Transformer(model, rngs=nnx.Rngs(root_key(self.config.seed))))[1])
-        return make()
-
-    def _inherited(self, shapes: step.Abstract) -> Any:
-        """Takes the parameters of `init_from`; every shape must fit."""
-        source = self.config.init_from
-        at = newest(source)
-        checkpoints = Checkpoints(source, read_only=True)
-        try:
-            there = checkpoints.shapes(at)
-            wanted = {name: tuple(x.shape) for name, x in flat(shapes.params).items()}
-            for name in sorted(there.keys() | wanted.keys()):
-                if there.get(name) != wanted.get(name):
-                    raise ConfigError(
-                        f"init_from = {source!r}: its {name} has shape {there.get(name, 'nothing')}, this model's has "
-                        f"{wanted.get(name, 'nothing')}"
-                    )
-            return checkpoints.restore_params(at, shapes.params)
-        finally:
-            checkpoints.close()
+        if not self.config.init_from:
+            return initialise(self.config.model, self.config.seed)[1]
+        for line in inherit.told(self.config):
+            self.console.say(line)
+        return inherit.parameters(self.config, shapes)
 
     def _resume(self, meta: dict[str, Any]) -> None:
         self.spent = Spent(**meta["spent"])

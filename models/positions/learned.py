@@ -1,5 +1,6 @@
 """A learned table of positions added to the embedding (GPT-2)."""
 
+import functools
 from typing import ClassVar
 
 import jax
@@ -20,7 +21,7 @@ class Learned(Scheme, nnx.Module):
 
     def __init__(self, max_length: int, width: int, *, std: float, rngs: nnx.Rngs) -> None:
         self.max_length = max_length
-        self.table = nnx.Param(std * jax.random.normal(rngs.params(), (max_length, width), jnp.float32))
+        self.table = nnx.Param(_drawn(rngs.params(), (max_length, width), std))
 
     def embed(self, x_BTD: Array, positions: Array | None = None) -> Array:
         """Returns x [B, T, D] plus the rows of `positions`.
@@ -50,6 +51,12 @@ class Learned(Scheme, nnx.Module):
             raise ConfigError(
                 f"length {length}: the learned positions have {self.max_length} rows (model.position.max_length)"
             )
+
+
+@functools.partial(jax.jit, static_argnames=("shape", "std"))
+def _drawn(key: Array, shape: tuple[int, int], std: float) -> Array:
+    """Returns the first table; compiled, so that its bits are the same inside a larger program and alone."""
+    return std * jax.random.normal(key, shape, jnp.float32)
 
 
 def build(config: ConfigDict, rngs: nnx.Rngs | None) -> Learned:

@@ -97,5 +97,20 @@ def test_a_missing_config_file_is_answered_with_the_nearest() -> None:
         cli.load("configs/tinny.py")
 
 
+def test_a_run_directory_is_a_config_too(tmp_path) -> None:
+    written = validate.resolve(cli.load("configs/tiny.py", {"model.num_heads": 2}))
+    (tmp_path / "config.json").write_text(json.dumps(fields.to_dict(written)))
+    for path in (tmp_path, tmp_path / "config.json"):
+        assert fields.flatten(cli.load(path)) == fields.flatten(written)
+    assert cli.load(tmp_path, {"seed": 3}).seed == 3
+    assert cli.load("config.json", near=tmp_path).model.num_heads == 2
+    (tmp_path / "config.json").write_text('{"seeds": 1}')
+    with pytest.raises(ConfigError, match=r"config\.json: unknown field seeds .*did you mean seed\?"):
+        cli.load(tmp_path)
+    (tmp_path / "config.json").write_text("[")
+    with pytest.raises(validate.UserError, match=r"config\.json: is not valid JSON"):
+        cli.load(tmp_path)
+
+
 def test_nearest_prefers_the_same_last_name() -> None:
     assert "data.length" in nearest("data.lenght", ["eval.throughput.length", "data.length"])

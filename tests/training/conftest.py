@@ -18,8 +18,8 @@ def text(tmp_path_factory) -> str:
     return str(path)
 
 
-@pytest.fixture
-def tiny(text: str):
+@pytest.fixture(scope="session")
+def make_tiny(text: str):
     """Makes a config of a few thousand parameters over that file, with dotted overrides (`__` for a dot)."""
 
     def make(**overrides) -> ConfigDict:
@@ -47,3 +47,8 @@ def tiny(text: str):
         return config
 
     return make
+
+
+@pytest.fixture
+def tiny(make_tiny):
+    return make_tiny

@@ -8,10 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
-from configs import fields
+from configs import cli, fields
 from configs.errors import UserError
 from training import run as runs
 from training import trainer
@@ -27,6 +28,13 @@ def trace(workdir: Path) -> list[dict]:
 
 def parameters(workdir: Path) -> dict[str, np.ndarray]:
     return {name: np.asarray(x) for name, x in flat(runs.load(workdir).params).items()}
+
+
+@pytest.fixture(scope="module")
+def first(make_tiny, tmp_path_factory) -> Path:
+    workdir = tmp_path_factory.mktemp("first")
+    trainer.train(make_tiny(budget__amount=2), workdir, quiet=True)
+    return workdir
 
 
 def stop_after(monkeypatch, step: int, number: int = signal.SIGTERM) -> None:
@@ -157,16 +165,59 @@ def test_the_seed_fixes_everything_and_another_changes_it(tiny, tmp_path) -> Non
     assert trace(tmp_path / "a") == trace(tmp_path / "b") != trace(tmp_path / "c")
 
 
-def test_a_run_starts_from_anothers_parameters(tiny, tmp_path) -> None:
-    trainer.train(tiny(), tmp_path / "first", quiet=True)
-    longer = tiny(init_from=str(tmp_path / "first"), data__length=32, budget__amount=1, optimizer__learning_rate=1e-12)
-    trainer.train(longer, tmp_path / "second", quiet=True)
+def test_a_second_seed_compiles_nothing(tiny, tmp_path) -> None:
+    """Counted where JAX hands a program to the compiler or to its cache on disk."""
+    compiled = []
+
+    def count(event: str, _: float, **about) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(about)
+
+    trainer.train(tiny(budget__amount=2), tmp_path / "a", quiet=True)
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        trainer.train(tiny(seed=5, budget__amount=2), tmp_path / "b", quiet=True)
+        assert not compiled
+        jax.jit(lambda x: x * 3.25 + len(compiled))(1.0)
+        assert len(compiled) == 1  # so something was counted
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)
+
+
+def test_a_run_starts_from_anothers_parameters(tiny, tmp_path, capsys) -> None:
+    trainer.train(tiny(budget__amount=2), tmp_path / "first", quiet=True)
+    source = str(tmp_path / "first")
+    changes = {"data__length": 32, "budget__amount": 1, "optimizer__learning_rate": 1e-12}
+    scaling = {"model__position__rope__scaling__kind": "linear", "model__position__rope__scaling__factor": 2.0}
+    trainer.train(tiny(init_from=source, **changes, **scaling), tmp_path / "second")
     first, second = parameters(tmp_path / "first"), parameters(tmp_path / "second")
     assert all(np.allclose(second[name], first[name], atol=1e-7) for name in first)
-    with pytest.raises(UserError, match=r"init_from = .*has shape .* this model's has"):
-        trainer.train(tiny(init_from=str(tmp_path / "first"), model__width=32), tmp_path / "third", quiet=True)
-    with pytest.raises(UserError, match="holds no checkpoint"):
-        trainer.train(tiny(init_from=str(tmp_path / "nowhere")), tmp_path / "fourth", quiet=True)
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("init_from: ")]
+    assert "init_from: model.position.rope.scaling.kind was 'none', is now 'linear'" in told
+    assert "init_from: model.position.rope.scaling.original_length was 16, is now 32" in told
+    # Its own config.json is a config like any other.
+    again = cli.load(tmp_path / "first", {"init_from": source, "budget.amount": 1.0})
+    trainer.train(again, tmp_path / "third", quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model__width": 32}, r"init_from = .*: model.head_dim is 8 there .*, model.width is 16 there and 32 here; "),
+        ({"model__num_kv_heads": 1}, r"model.num_kv_heads is 2 there and 1 here; .*--config=.*config.json"),
+        # The same shapes, read as other heads.
+        ({"model__num_heads": 4}, r"model.head_dim is 8 there and 4 here, model.num_heads is 2 there and 4 here"),
+        ({"model__attention__qkv": "fused"}, r"model.attention.qkv is 'split' there and 'fused' here; "),
+        ({"model__position__kind": "fire"}, r"model.position.kind is 'rope' there and 'fire' here; "),
+        ({"data__tokenizer": "byte"}, r"data.tokenizer = 'byte': .*another tokenizer \(char, \d+ tokens; .*byte, 256"),
+        ({"init_from": "nowhere"}, "nowhere: holds no checkpoint"),
+    ],
+    ids=str,
+)
+def test_parameters_that_do_not_fit_are_refused_by_field(tiny, tmp_path, first, changes, message) -> None:
+    with pytest.raises(UserError, match=message):
+        trainer.train(tiny(**{"init_from": str(first), **changes}), tmp_path, quiet=True)
+    assert not (tmp_path / "config.json").exists()  # so that the mended command can be given again
 
 
 @pytest.mark.parametrize(("kind", "amount", "steps"), [("tokens", 200.0, 4), ("steps", 5.0, 5)])
