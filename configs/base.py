@@ -170,6 +170,7 @@ def _eval() -> ConfigDict:
     evaluation.scalings = ()  # RoPE scalings applied at evaluation only, beside the run's own, e.g. ("linear", "yarn")
     evaluation.scaling_factor = 0.0  # their factor; 0: each length over scaling.original_length
     evaluation.bootstrap = 1000  # resamples of an interval
+    evaluation.kv_storage = "model"  # of the KV cache, to measure another: model (the run's own), auto, int8 or fp8
     evaluation.retrieval = ConfigDict()
     evaluation.retrieval.task = "auto"  # mqar, passkey, or auto (mqar where the run trains on it)
     evaluation.retrieval.depths = 5  # equal bins (mqar) or points (passkey) over 0 .. 1

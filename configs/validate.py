@@ -38,6 +38,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.packing": ("contiguous", "segments"),
     "budget.kind": ("steps", "tokens", "flops", "seconds"),
     "optimizer.schedule": ("cosine", "wsd", "constant"),
+    "eval.kv_storage": ("model", "auto", "int8", "fp8"),
     "eval.retrieval.task": ("auto", "mqar", "passkey"),
 }
 

@@ -57,11 +57,20 @@ def evaluate(
     config = runs.load_config(workdir)
     cli.apply(config, changes)
     check(config)  # before any device work
-    run = dataclasses.replace(runs.load(workdir), config=config)
+    run = _served(dataclasses.replace(runs.load(workdir), config=config))
     written = {}
     for name in dict.fromkeys(evals):
         written[name] = _one(run, name, progress)
     return written
+
+
+def _served(run: runs.Run) -> runs.Run:
+    """Returns the run with the KV storage that is to be measured."""
+    if run.config.eval.kv_storage in ("model", run.config.model.attention.kv_storage):
+        return run
+    model = run.config.model.copy_and_resolve_references()
+    model.attention.kv_storage = run.config.eval.kv_storage
+    return run.with_model(model)
 
 
 def _one(run: runs.Run, name: str, progress: Silent) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Generation: prefill, then one token a step, in one compiled program."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -133,10 +134,14 @@ def check(graphdef: Any, params: Any, shape: tuple[int, ...], max_new: int, mask
         scheme.check(longest + max(max_new - 1, 0))
 
 
-def _capacities(length: int, max_new: int) -> list[int]:
-    """Returns the cache's sizes over time: it doubles, so that steps do not read slots that are long to come."""
+def _capacities(length: int, max_new: int, windows: Sequence[int | None] = (None,)) -> list[int]:
+    """Returns the cache's sizes over time: it doubles, so that steps do not read slots that are long to come.
+
+    From where all layers roll (of whose windows none is None), it stays as it is.
+    """
     need, size, sizes = length + max_new - 1, max(2 * length, 256), []
-    while size < need:
+    largest = max((need if window is None else window for window in windows), default=need)
+    while size < min(need, largest):
         sizes.append(size)
         size *= 2
     return [*sizes, need]
@@ -172,7 +177,7 @@ def _generate(
         token = pick(model.logits(hidden[:, 0]), index)
         return (token, at + 1, cache), token
 
-    capacities = _capacities(length, max_new)
+    capacities = _capacities(length, max_new, model.layout.windows)
     cache = model.cache(rows, capacities[0])
     logits, cache = _prefill(model, cache, tokens, positions, mask, layers)
     first = pick(logits, 0)

@@ -232,13 +232,16 @@ class KVCache:
             size: Track(_put(track.positions, new[0], slots[size], 1), _put(track.segments, new[1], slots[size], 1))
             for size, track in self.tracks.items()
         }
-        last = jnp.max(jnp.where(new[1] != 0, jnp.arange(count), -1), axis=1, keepdims=True)
-        after = jnp.take_along_axis(new[0], jnp.maximum(last, 0), axis=1) + 1
+        after = new[0][:, -1] + 1
+        if segments is not None:
+            last = jnp.max(jnp.where(new[1] != 0, jnp.arange(count), -1), axis=1, keepdims=True)
+            after = jnp.take_along_axis(new[0], jnp.maximum(last, 0), axis=1)[:, 0] + 1
+            after = jnp.where(last[:, 0] < 0, self.next, after)
         cache = dataclasses.replace(
             self,
             tracks=tracks,
             length=self.length + count,
-            next=jnp.where(last < 0, self.next[:, None], after)[:, 0],
+            next=after,
             tokens=None if self.tokens is None else _put(self.tokens, tokens, self.length, 1),
         )
         return Placement(cache, own, self.tracks, slots, self.length, fresh)

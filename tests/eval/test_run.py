@@ -62,6 +62,17 @@ def test_settings_change_the_evaluation_and_nothing_else(workdir: Path):
     assert (workdir / "config.json").read_bytes() == before
 
 
+def test_another_kv_storage_is_measured_where_asked(workdir: Path):
+    """2 (keys and values) x 2 heads x 8: 4 bytes each, or 1 and a scale of 4 a head."""
+    sizes = {}
+    for storage in ("model", "int8"):
+        found = command.evaluate(workdir, ["memory"], {"kv_storage": storage})["memory"]
+        assert found["settings"]["kv_storage"] == storage
+        sizes[storage] = (found["formula"]["kv_bytes_per_token"], found["compiled"]["decode"]["argument"])
+    assert (sizes["model"][0], sizes["int8"][0]) == (128, 48)
+    assert sizes["model"][1] - sizes["int8"][1] == 18 * (128 - 48)  # the compiled program's own arrays
+
+
 def test_an_unknown_evaluation_is_answered_with_the_nearest(workdir: Path):
     with pytest.raises(UserError, match=r"'retreival' is no evaluation.*loss, retrieval, .*did you mean retrieval\?"):
         command.evaluate(workdir, ["loss", "retreival"])

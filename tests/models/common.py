@@ -1,5 +1,6 @@
 """Tiny models, drawn configs, and an independent float64 forward in NumPy."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from ml_collections import ConfigDict
 
 import models
 from configs import base, fields, validate
+from models import pattern
 
 # Tests compile many programs and run each of them once.
 HASTE = {"xla_backend_optimization_level": 0}
@@ -103,8 +105,14 @@ def configs(draw: st.DrawFn, **fixed: Any) -> ConfigDict:
     return tiny(**{**changes, **fixed})
 
 
-def numpy_logits(config: ConfigDict, model: models.Transformer, ids: np.ndarray) -> np.ndarray:
-    """Returns the logits [T, V] of one row, in float64, by loops over layers, heads and queries."""
+def numpy_logits(
+    config: ConfigDict, model: models.Transformer, ids: np.ndarray, stored: Callable[[np.ndarray], Any] = np.asarray
+) -> np.ndarray:
+    """Returns the logits [T, V] of one row, in float64, by loops over layers, heads and queries.
+
+    `stored` is what becomes of each turned key and each value, a vector [K].
+    """
+    windows = [plan.window or len(ids) for plan in pattern.plans(config)]
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(nnx.state(model)))
     H, G, K = config.num_heads, config.num_kv_heads, config.head_dim
 
@@ -143,9 +151,10 @@ def numpy_logits(config: ConfigDict, model: models.Transformer, ids: np.ndarray)
                 group = head // (H // G)
                 part = slice(group * K, (group + 1) * K)
                 query = turn(q[t, head * K : (head + 1) * K], t)
-                scores = np.array([query @ turn(k[s, part], s) for s in range(t + 1)]) / np.sqrt(K)
+                seen = range(max(0, t + 1 - windows[layer]), t + 1)
+                scores = np.array([query @ stored(turn(k[s, part], s)) for s in seen]) / np.sqrt(K)
                 weights = np.exp(scores - scores.max())
-                out[t, head] = weights / weights.sum() @ v[: t + 1, part]
+                out[t, head] = weights / weights.sum() @ np.array([stored(v[s, part]) for s in seen])
         before, x = x, x + linear(out.reshape(len(ids), H * K), attention["out"])
         h = norm(before if config.residual == "parallel" else x, block["mlp_norm"], config.norm)
         up = linear(h, block["mlp"]["up"])

@@ -125,7 +125,8 @@ def test_generate_through_a_growing_cache(monkeypatch: pytest.MonkeyPatch) -> No
     assert decode._capacities(256, 64) == [319]
     assert decode._capacities(16, 1000) == [256, 512, 1015]
     assert decode._capacities(300, 301) == [600]
-    monkeypatch.setattr(decode, "_capacities", lambda length, new: [4, 6, length + new - 1])
+    assert decode._capacities(16, 1000, (300, 64)) == [256, 1015]
+    monkeypatch.setattr(decode, "_capacities", lambda length, new, windows: [4, 6, length + new - 1])
     model = build(tiny(attention__scale=0.3))
     ids = np.array(tokens(1, 3))
     assert (decode.generate(*nnx.split(model), ids, max_new=7)[0] == greedy_by_forward(model, ids[0], 7)).all()
