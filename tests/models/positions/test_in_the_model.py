@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 import models
 from configs import validate
 from models import counting
-from tests.models.common import as_dict, build, run, tiny, tokens
+from tests.models.common import HASTE, as_dict, build, run, tiny, tokens
 
 LONGROPE = dict(
     position__rope__scaling__kind="longrope",
@@ -77,22 +77,28 @@ def model_of(config: ConfigDict) -> models.Transformer:
 
 @every
 def test_decoding_token_by_token_equals_the_forward(case: str) -> None:
-    model, ids = model_of(config_of(case)), tokens(2, 11)
-    wanted = run(model, ids)
-    got, cache = run(model, ids[:, :4], cache=model.cache(2, 12))
-    parts = [got]
+    """A prompt of 5, then steps; row 1 is left-padded by 3; GQA; a window of 4 in every other layer."""
+    config = config_of(case, **{"attention__window_pattern": (0, 4), **BOTH[case]})
+    model, ids = model_of(config), tokens(2, 11)
+    segments = jnp.ones((2, 11), jnp.int32).at[1, :3].set(0)
+    places = jnp.maximum(jnp.cumsum(segments, axis=1) - 1, 0)
     graphdef, params = nnx.split(model)
-    step = jax.jit(lambda params, token, cache: nnx.merge(graphdef, params)(token, cache=cache))
-    for t in range(4, 11):
-        got, cache = step(params, ids[:, t : t + 1], cache)
+    forward = jax.jit(lambda *args: nnx.merge(graphdef, params)(*args), compiler_options=HASTE)
+    got, cache = run(model, ids[:, :5], places[:, :5], segments[:, :5], cache=model.cache(2, 11))
+    parts = [got]
+    step = jax.jit(lambda token, cache: nnx.merge(graphdef, params)(token, cache=cache), compiler_options=HASTE)
+    for t in range(5, 11):
+        got, cache = step(ids[:, t : t + 1], cache)
         parts.append(got)
-    if case in ("longrope", "p_rope, dynamic"):
-        # The prompt was read at its own length, the forward at the whole row's.
-        np.testing.assert_allclose(parts[0], run(model, ids[:, :4]), atol=2e-5)
-        for t, part in list(enumerate(parts[1:], 5))[1::3]:
-            np.testing.assert_allclose(part[:, -1], run(model, ids[:, :t])[:, -1], atol=2e-5)
+    got, real = jnp.concatenate(parts, axis=1), segments[..., None] != 0
+    if any(scheme.uses_lengths for scheme in model.schemes.values()):
+        # The prompt was read at its own length, and so was each token after it: row 0 crosses 6 first, row 1 later.
+        for end in (5, 7, 8, 11):
+            there = (jnp.arange(11) < end).astype(jnp.int32) * segments
+            wanted = forward(ids, places * there, there)[:, end - 1]
+            np.testing.assert_allclose(got[:, end - 1], wanted, atol=2e-5)
     else:
-        np.testing.assert_allclose(jnp.concatenate(parts, axis=1), wanted, atol=2e-5)
+        np.testing.assert_allclose(got * real, forward(ids, places, segments) * real, atol=2e-5)
 
 
 @every
