@@ -56,6 +56,13 @@ def _model() -> ConfigDict:
     model.scan_layers = "auto"  # one compiled layer for all: yes, no, or auto (yes on accelerators, no on the CPU)
     model.remat = "none"  # none, or block: each layer's activations are computed again in the backward pass
     model.attention = ConfigDict()
+    model.attention.kind = "gqa"  # gqa (num_kv_heads heads, so MHA and MQA too) or mla (multi-head latent, 2405.04434)
+    model.attention.mla = ConfigDict()  # kind = mla; the unset sizes resolve to DeepSeek-V2's proportions
+    model.attention.mla.kv_rank = placeholder(int)  # of the latent that keys and values come from; unset: 4 head_dim
+    model.attention.mla.query_rank = placeholder(int)  # of the queries' latent; unset: queries come from the input
+    model.attention.mla.nope_dim = placeholder(int)  # of queries and keys, each head's own, not turned; unset: head_dim
+    model.attention.mla.rope_dim = placeholder(int)  # of queries and of the key all heads share; unset: head_dim / 2
+    model.attention.mla.value_dim = placeholder(int)  # of values; unset: head_dim
     model.attention.qkv = "split"  # split (three matrices) or fused (one of width (H + 2 G) K)
     model.attention.qkv_bias = False  # biases on queries, keys and values
     model.attention.out_bias = False  # a bias on the output projection
@@ -64,7 +71,9 @@ def _model() -> ConfigDict:
     model.attention.window_pattern = ()  # windows by layer, repeated, 0 = no window, e.g. (64, 64, 0); empty: `window`
     model.attention.qk_norm = False  # RMSNorm over head_dim of queries and keys, before rotation
     model.attention.soft_cap = placeholder(float)  # scores become cap * tanh(scores / cap); unset: none
-    model.attention.scale_rule = "auto"  # of q.k: sqrt (1/sqrt(head_dim)), mup (1/head_dim, arXiv 2203.03466), or auto
+    model.attention.sinks = False  # a learned score in each head's softmax, of a key with value 0 (gpt-oss)
+    model.attention.scale_rule = "auto"  # of q.k: sqrt (1/sqrt(head_dim)), mup (1/head_dim, arXiv 2203.03466), or auto;
+    # head_dim is that of queries, nope_dim + rope_dim for mla
     model.attention.scale = placeholder(float)  # a number that multiplies q.k; auto: this where set, else sqrt
     model.attention.kv_storage = "auto"  # of the KV cache: auto (the compute dtype), int8 or fp8 (8 bits and a scale)
     model.position = ConfigDict()

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from ml_collections import ConfigDict
 
+from configs.attention import turning_dim
+
 KINDS = (
     "none", "learned", "sinusoidal", "rope", "p_rope", "xpos", "alibi", "t5", "kerple_log", "kerple_power", "fire",
     "cope",
@@ -22,14 +24,10 @@ def kinds_of(config: ConfigDict) -> set[str]:
     return set(config.model.position.pattern) or {config.model.position.kind}
 
 
-def head_dim(config: ConfigDict) -> int:
-    """Returns K of a config (resolved or not)."""
-    return config.model.head_dim or config.model.width // config.model.num_heads
-
-
 def rotary_dim(config: ConfigDict, kind: str = "rope") -> int:
-    """Returns r, the rotary width of a config (resolved or not): int(head_dim * fraction), head_dim for p_rope."""
-    return head_dim(config) if kind == "p_rope" else int(head_dim(config) * config.model.position.rope.fraction)
+    """Returns r, the rotary width of a config (resolved or not): int(K * fraction), K for p_rope, rope_dim for mla."""
+    turning = turning_dim(config.model)
+    return turning if kind == "p_rope" else int(turning * config.model.position.rope.fraction)
 
 
 def either(names: Iterable[str]) -> str:
@@ -69,8 +67,9 @@ def _rotary(config: ConfigDict, kind: str) -> list[str]:
     width, scaling = rotary_dim(config, kind), rope.scaling
     share = "" if kind == "p_rope" else f" with model.position.rope.fraction = {rope.fraction}"
     if width < 2 or width % 2:
+        of = "attention.mla.rope_dim" if config.model.attention.kind == "mla" else "head_dim"
         found.append(
-            f"model.head_dim = {head_dim(config)}{share}: the rotary width {width} must be even and at least 2"
+            f"model.{of} = {turning_dim(config.model)}{share}: the rotary width {width} must be even and at least 2"
         )
     elif kind == "p_rope" and int(rope.fraction * width / 2) < 1:
         found.append(f"model.position.rope.fraction = {rope.fraction}: keeps no frequency of head_dim {width}")

@@ -24,6 +24,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model.dtype": ("auto", "float32", "bfloat16"),
     "model.scan_layers": ("auto", "yes", "no"),
     "model.remat": ("none", "block"),
+    "model.attention.kind": ("gqa", "mla"),
     "model.attention.qkv": ("split", "fused"),
     "model.attention.scale_rule": ("auto", "sqrt", "mup"),
     "model.attention.kernel": ("auto", "reference", "blocked", "xla", "cudnn"),
@@ -45,9 +46,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
 POSITIVE = (
     "model.vocab_size model.width model.num_layers model.num_heads model.head_dim model.num_kv_heads model.mlp_width "
     "model.norm_eps model.logit_soft_cap model.init_std model.attention.window model.attention.soft_cap "
-    "model.attention.scale model.position.max_length model.position.rope.theta model.position.xpos.base "
-    "model.position.fire.hidden model.position.fire.c model.position.fire.threshold model.position.cope.rows "
-    "model.position.rope.scaling.original_length model.position.rope.scaling.beta_fast "
+    "model.attention.scale model.attention.mla.kv_rank model.attention.mla.query_rank model.attention.mla.nope_dim "
+    "model.attention.mla.rope_dim model.attention.mla.value_dim model.position.max_length model.position.rope.theta "
+    "model.position.xpos.base model.position.fire.hidden model.position.fire.c model.position.fire.threshold "
+    "model.position.cope.rows model.position.rope.scaling.original_length model.position.rope.scaling.beta_fast "
     "model.position.rope.scaling.beta_slow model.position.rope.scaling.attention_factor "
     "model.position.rope.scaling.low_freq_factor data.length data.batch_size data.micro_batches data.mqar.pairs "
     "budget.amount optimizer.learning_rate optimizer.eps checkpoint.keep log.every_steps eval.batch_size "
@@ -117,6 +119,8 @@ def resolve(config: ConfigDict) -> ConfigDict:
         model.head_dim = model.width // model.num_heads
     if model.num_kv_heads is None:
         model.num_kv_heads = model.num_heads
+    if model.attention.kind == "mla":
+        model.attention.mla.update(attention.latent_dims(model))
     if model.mlp_width is None:
         exact = model.width * (8 / 3 if model.mlp == "swiglu" else 4)
         model.mlp_width = 16 * math.ceil(exact / 16)

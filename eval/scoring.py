@@ -49,7 +49,7 @@ def _in_pieces(model: Transformer, hidden_BTD: Array, targets_BT: Array, size: i
 def function_key(model_config: ConfigDict, length: int) -> tuple[Any, ...]:
     """Returns a key that is equal where two models compute the same function of rows of `length`."""
     config, frequencies = stretched.share(model_config, length)
-    numbers = [(kind, inv_freq.tobytes(), factor.tobytes()) for kind, (inv_freq, factor) in frequencies.items()]
+    numbers = [(kind, *(number.tobytes() for number in found)) for kind, found in frequencies.items()]
     return (length, json.dumps(validate.to_dict(config), sort_keys=True), *numbers)
 
 

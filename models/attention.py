@@ -8,9 +8,10 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
+from configs.attention import turning_dim
 from models import kernels
 from models.kv_cache import Entry, Placement, Track
-from models.layers import Initializer, Linear, Norm
+from models.layers import Initializer, Linear, Norm, parameter
 from models.positions import Scheme, temperature_of
 
 
@@ -27,18 +28,82 @@ class Rows:
     lengths: Array | None = None  # int32 [B|1, T], of each token's own sequence; only where a scheme reads it
     placement: Placement | None = None  # in a cache; None: there is none
 
-    def last(self) -> "Rows":
-        """Returns the last token of each row alone."""
+    def last(self, length: int) -> "Rows":
+        """Returns the last of `length` tokens of each row alone."""
 
         def cut(x: Array | None) -> Array | None:
             return None if x is None else x[:, -1:]
 
-        return dataclasses.replace(
-            self, positions=cut(self.positions), segments=cut(self.segments), lengths=cut(self.lengths)
-        )
+        positions = jnp.full((1, 1), length - 1) if self.positions is None else self.positions[:, -1:]
+        return dataclasses.replace(self, positions=positions, segments=cut(self.segments), lengths=cut(self.lengths))
 
 
-class Attention(nnx.Module):
+class Core(nnx.Module):
+    """What every kind of attention has: how its scores are made into weights, and the core that runs."""
+
+    def __init__(self, config: ConfigDict, initial: Initializer, key_dim: int) -> None:
+        attention = config.attention
+        self.kernel = attention.kernel
+        self.scale = scale_of(config, key_dim)
+        self.soft_cap = attention.soft_cap
+        self.temperature = temperature_of(config)
+        self.turning_dim = turning_dim(config)
+        # Zero, where gpt-oss's are drawn: a head begins with the weight of one average key on nothing.
+        self.sinks = parameter(initial.constant(0.0, config.num_heads, stacked=True)) if attention.sinks else None
+
+    def warmed(self, q_BTHK: Array, rows: Rows, scheme: Scheme) -> Array:
+        """Returns queries times the temperature of their positions, where the config has one."""
+        if self.temperature is None or not self.temperature.acts(scheme):
+            return q_BTHK
+        return self.temperature(q_BTHK, rows.positions)
+
+    def attend(
+        self,
+        q_BTHK: Array,
+        k_BSGK: Array,
+        v_BSGV: Array,
+        of_q: Rows,
+        of_kv: Track,
+        scheme: Scheme,
+        window: int | None,
+        *,
+        scale: float | None = None,
+        kernel: str | None = None,
+    ) -> Array:
+        """Returns [B, T, H, V] of queries, keys and values that positions have turned already.
+
+        Args:
+            q_BTHK: queries.
+            k_BSGK: keys.
+            v_BSGV: values.
+            of_q: where the queries lie.
+            of_kv: where the keys lie.
+            scheme: the layer's positions.
+            window: keys each query sees, itself included.
+            scale: multiplies q.k; None: the config's.
+            kernel: None: the config's.
+        """
+        with jax.named_scope("attention"):
+            return kernels.attend(
+                q_BTHK,
+                k_BSGK,
+                v_BSGV,
+                q_positions=of_q.positions,
+                kv_positions=of_kv.positions if of_q.positions is None else _or_index(of_kv.positions, k_BSGK.shape[1]),
+                q_segments=of_q.segments,
+                kv_segments=of_kv.segments,
+                window=window,
+                bias=scheme.bias(),
+                scores=scheme.scores(),
+                soft_cap=self.soft_cap,
+                sinks=None if self.sinks is None else self.sinks[...],
+                scale=self.scale if scale is None else scale,
+                kernel=self.kernel if kernel is None else kernel,
+                aligned=of_q.placement is None or of_q.placement.fresh,
+            )
+
+
+class Attention(Core):
     """softmax(scale * q k^T + bias, under the mask) v for H query heads over G key/value heads (GQA, 2305.13245).
 
     head_dim is free of the width: q is [D, H K], k and v are [D, G K], the output [H K, D]. The fused layout is one
@@ -46,12 +111,9 @@ class Attention(nnx.Module):
     """
 
     def __init__(self, config: ConfigDict, initial: Initializer) -> None:
+        super().__init__(config, initial, config.head_dim)
         attention = config.attention
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        self.kernel = attention.kernel
-        self.scale = scale_of(config, config.head_dim)
-        self.soft_cap = attention.soft_cap
-        self.temperature = temperature_of(config)
         width, heads, groups = config.width, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         parts = {"attention.query": heads, "attention.key": groups, "attention.value": groups}
         bias = attention.qkv_bias
@@ -105,36 +167,16 @@ class Attention(nnx.Module):
             last_query: output the last token alone, [B, 1, D]; all keys and values are still written.
         """
         q_BTHK, k_BSGK, v_BSGK = self.project(x_BTD, last_query=last_query)
-        of_q = rows.last() if last_query else rows
-        if last_query and rows.positions is None:
-            of_q = dataclasses.replace(of_q, positions=jnp.full((1, 1), x_BTD.shape[1] - 1))
+        of_q = rows.last(x_BTD.shape[1]) if last_query else rows
         with jax.named_scope("rotation"):
-            q_BTHK = scheme.rotate(q_BTHK, of_q.positions, of_q.lengths)
-            if self.temperature is not None and self.temperature.acts(scheme):
-                q_BTHK = self.temperature(q_BTHK, of_q.positions)
+            q_BTHK = self.warmed(scheme.rotate(q_BTHK, of_q.positions, of_q.lengths), of_q, scheme)
             k_BSGK = scheme.rotate(k_BSGK, rows.positions, rows.lengths, keys=True)
         of_kv = Track(rows.positions, rows.segments)
         if entry is not None and rows.placement is not None:
             with jax.named_scope("kv_cache"):
                 entry, kept, of_kv = rows.placement.keep(entry, {"k": k_BSGK, "v": v_BSGK}, x_BTD.dtype)
                 k_BSGK, v_BSGK = kept["k"], kept["v"]
-        with jax.named_scope("attention"):
-            out_BTHK = kernels.attend(
-                q_BTHK,
-                k_BSGK,
-                v_BSGK,
-                q_positions=of_q.positions,
-                kv_positions=of_kv.positions if of_q.positions is None else _or_index(of_kv.positions, k_BSGK.shape[1]),
-                q_segments=of_q.segments,
-                kv_segments=of_kv.segments,
-                window=window,
-                bias=scheme.bias(),
-                scores=scheme.scores(),
-                soft_cap=self.soft_cap,
-                scale=self.scale,
-                kernel=self.kernel,
-                aligned=rows.placement is None or rows.placement.fresh,
-            )
+        out_BTHK = self.attend(q_BTHK, k_BSGK, v_BSGK, of_q, of_kv, scheme, window)
         with jax.named_scope("out_projection"):
             out = out_BTHK.reshape(*out_BTHK.shape[:2], self.num_heads * self.head_dim)
             return self.out(out), entry

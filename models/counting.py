@@ -1,12 +1,14 @@
 """Parameters, FLOPs and KV bytes by formula, from config.model alone; no array is made.
 
-D width, L layers, H query heads, G KV heads, K head_dim, F mlp_width, V vocabulary, T length.
+D width, L layers, H query heads, G KV heads, K head_dim, F mlp_width, V vocabulary, T length. Latent attention (MLA): K
+is nope_dim + rope_dim, Kv the values' dim.
 """
 
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from configs.attention import score_dims
 from models import pattern, storage
 
 N_COUNTS = (
@@ -25,9 +27,12 @@ def parameters(config: ConfigDict) -> dict[str, int]:
     attention, norms = config.attention, 2 * _norm(config)
     heads, groups = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     biases = (heads + 2 * groups) * attention.qkv_bias + width * attention.out_bias
+    biases += config.num_heads * attention.sinks
     mlp_biases = (config.mlp_width * _inputs(config) + width) * config.mlp_bias
     if attention.qk_norm:
         norms += 2 * config.head_dim
+    if attention.kind == "mla":
+        norms += attention.mla.kv_rank + (attention.mla.query_rank or 0)
     parts = {
         "embedding": config.vocab_size * width,
         "position": _positions(config),
@@ -44,7 +49,8 @@ def flops_per_token(config: ConfigDict, length: int) -> dict[str, Any]:
     """Returns the FLOPs of one training step for each token, forward and backward: 6 N + 12 L H K T.
 
     PaLM's count (arXiv 2204.02311, appendix B), with H K and not D, and with no half for the causal mask. A layer with
-    a window counts min(T, window) for its T.
+    a window counts min(T, window) for its T. Latent attention (MLA) counts 6 L H (K + Kv) T, as it trains, with keys
+    and values of every head.
 
     Returns:
         value, formula, N, and N_counts, which says what N counts.
@@ -54,9 +60,11 @@ def flops_per_token(config: ConfigDict, length: int) -> dict[str, Any]:
     windows = [plan.window for plan in pattern.plans(config)]
     keys = sum(min(length, window or length) for window in windows)
     whole = keys == config.num_layers * length
+    products = "6 {}H (K + Kv)" if config.attention.kind == "mla" else "12 {}H K"
     return {
-        "value": 6 * n + 12 * config.num_heads * config.head_dim * keys,
-        "formula": "6 N + 12 L H K T" if whole else "6 N + 12 H K sum over layers of min(T, window)",
+        "value": 6 * n + 6 * config.num_heads * sum(score_dims(config)) * keys,
+        "formula": f"6 N + {products.format('L ' if whole else '')} "
+        + ("T" if whole else "sum over layers of min(T, window)"),
         "N": n,
         "N_counts": N_COUNTS,
     }
@@ -95,7 +103,15 @@ def _positions(config: ConfigDict) -> int:
 
 
 def _attention_matrices(config: ConfigDict) -> int:
-    return config.width * config.head_dim * (2 * config.num_heads + 2 * config.num_kv_heads)
+    if config.attention.kind == "gqa":
+        return config.width * config.head_dim * (2 * config.num_heads + 2 * config.num_kv_heads)
+    mla, (key_dim, value_dim) = config.attention.mla, score_dims(config)
+    queries = config.num_heads * key_dim
+    queries *= config.width if mla.query_rank is None else mla.query_rank
+    queries += config.width * (mla.query_rank or 0)
+    keys_and_values = config.width * (mla.kv_rank + mla.rope_dim)
+    keys_and_values += mla.kv_rank * config.num_heads * (mla.nope_dim + value_dim)
+    return queries + keys_and_values + config.num_heads * value_dim * config.width
 
 
 def _inputs(config: ConfigDict) -> int:

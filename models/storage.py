@@ -36,6 +36,8 @@ Stored = Array | Quantised
 
 def kept(config: ConfigDict) -> dict[str, tuple[int, int]]:
     """Returns what a layer of config.model keeps of each token: name -> (heads G, numbers a head K)."""
+    if config.attention.kind == "mla":
+        return {"c_kv": (1, config.attention.mla.kv_rank), "k_rope": (1, config.attention.mla.rope_dim)}
     shape = (config.num_kv_heads, config.head_dim)
     return {"k": shape, "v": shape}
 

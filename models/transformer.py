@@ -26,7 +26,10 @@ from configs.errors import ConfigError
 from models import pattern, positions
 from models.attention import Attention, Rows
 from models.kv_cache import Entry, KVCache, Layout
+from models.latent import LatentAttention
 from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, parameter, soft_cap
+
+ATTENTIONS: dict[str, type[Attention] | type[LatentAttention]] = {"gqa": Attention, "mla": LatentAttention}
 
 
 class Block(nnx.Module):
@@ -37,7 +40,7 @@ class Block(nnx.Module):
         self.rate = config.dropout
         self.parallel = config.residual == "parallel"
         self.attention_norm = Norm(initial, config.width, **norm)
-        self.attention = Attention(config, initial)
+        self.attention = ATTENTIONS[config.attention.kind](config, initial)
         self.mlp_norm = Norm(initial, config.width, **norm)
         self.mlp = MLP(config, initial)
 
@@ -286,7 +289,7 @@ class Transformer(nnx.Module):
         seen = before.segments != 0
 
         def turned_alike(scheme: positions.Scheme) -> Array:
-            probe = jnp.ones((*seen.shape, 1, self.blocks.attention.head_dim))
+            probe = jnp.ones((*seen.shape, 1, self.blocks.attention.turning_dim))
             first, second = (scheme.rotate(probe, cache.positions, lengths, keys=True) for lengths in (old, new))
             return jnp.all(jnp.where(seen[..., None, None], first == second, True))
 

@@ -10,11 +10,11 @@ from ml_collections import ConfigDict
 
 Params = Any  # a pytree of float32 arrays
 
-NO_DECAY = ("norm", "bias", "scale")
+NO_DECAY = ("norm", "bias", "scale", "sinks")
 
 
 def decays(params: Params) -> Params:
-    """Returns a tree of bools: True for matrices, False for norms and biases (found by name: layers are stacked)."""
+    """Returns bools: True for matrices, False for norms, biases and sinks (found by name: layers are stacked)."""
 
     def decide(path: tuple[Any, ...], _: Array) -> bool:
         names = [str(getattr(part, "key", getattr(part, "name", part))).lower() for part in path]

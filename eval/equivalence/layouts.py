@@ -31,6 +31,11 @@ def qkv(setting: Setting, batch: Batch, wanted: Outcome) -> Iterator[Row]:
     """The other layout of the projections, its parameters laid out anew and its gradients laid back."""
     own = setting.model.attention.qkv
     other = "split" if own == "fused" else "fused"
+    row = Row(f"{other} QKV", f"{own} QKV", "output", setting.dtype)
+    if setting.model.attention.kind == "mla":
+        reason = "latent attention has projections of its own"
+        yield dataclasses.replace(row, part="output, gradient", reason=reason)
+        return
     pure = nnx.to_pure_dict(setting.params)
     heads = [setting.model.num_heads, setting.model.num_kv_heads, setting.model.num_kv_heads]
     widths = [count * setting.model.head_dim for count in heads]
@@ -39,7 +44,6 @@ def qkv(setting: Setting, batch: Batch, wanted: Outcome) -> Iterator[Row]:
     nnx.replace_by_pure_dict(params, relaid(pure, other, widths))
     logits, gradients = programs.compiled(setting, model)(params, batch)
     back = named(relaid(nnx.to_pure_dict(gradients), own, widths))
-    row = Row(f"{other} QKV", f"{own} QKV", "output", setting.dtype)
     yield from compared(row, Outcome({"logits": logits}, back), wanted)
 
 

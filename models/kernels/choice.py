@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from configs.attention import score_dims
 from configs.errors import ConfigError, nearest
 
 KERNELS = ("reference", "blocked", "xla", "cudnn")
@@ -141,17 +142,20 @@ def kernel_for(config: ConfigDict, *, length: int, platform: str, packed: bool) 
     dtype = config.dtype if config.dtype != "auto" else "float32" if platform == "cpu" else "bfloat16"
     windows = {window or None for window in attention.window_pattern} or {attention.window}
     kinds = set(config.position.pattern) or {config.position.kind}
+    head_dim, value_dim = score_dims(config)
     names = {
         choose(
             attention.kernel,
             platform=platform,
             dtype=dtype,
-            head_dim=config.head_dim,
+            head_dim=head_dim,
+            value_dim=value_dim,
             q_len=length,
             kv_len=length,
             bias="bias" in places_of(kind),
             scores="scores" in places_of(kind),
             soft_cap=attention.soft_cap,
+            sinks=attention.sinks,
             window=window,
             segments=packed,
             positions=packed,

@@ -58,8 +58,7 @@ def forward(
             total = total * shrink + jnp.sum(weights, axis=2, keepdims=True)
             return grown, total, out * shrink + more
 
-        out = jnp.zeros((*q_rows.shape[:2], v.shape[3], q_rows.shape[3]), job.dtype)
-        largest, total, out = _over_columns(job, places, rows, step, (*_start(job, q_rows, sinks), out))
+        largest, total, out = _over_columns(job, places, rows, step, _start(job, q_rows, v.shape[3], sinks))
         out, logsumexp = normalised(job, finite(job, largest), total, out)
         return out.astype(q.dtype), logsumexp
 
@@ -130,13 +129,16 @@ def sinks_gradient(job: Job, sinks: Array, logsumexp: Array, delta: Array) -> Ar
     return -jnp.sum(weights * delta, axis=(0, 2, 4)).reshape(sinks.shape).astype(sinks.dtype)
 
 
-def _start(job: Job, q_rows: Array, sinks: Array | None) -> tuple[Array, Array]:
-    """Returns the largest score and the total [B, G, 1, M] before any key: none, or the sink alone."""
+def _start(job: Job, q_rows: Array, value_dim: int, sinks: Array | None) -> tuple[Array, Array, Array]:
+    """Returns the largest score and the total [B, G, 1, M], and the output [B, G, V, M], before any key is met."""
     shape = (*q_rows.shape[:2], 1, q_rows.shape[3])
     if sinks is None:
-        return jnp.full(shape, -jnp.inf, job.dtype), jnp.zeros(shape, job.dtype)
-    sink = sinks.astype(job.dtype).reshape(1, job.G, 1, job.R, 1)
-    return jnp.broadcast_to(sink, (*shape[:3], job.R, job.block_q)).reshape(shape), jnp.ones(shape, job.dtype)
+        largest, total = jnp.full(shape, -jnp.inf, job.dtype), jnp.zeros(shape, job.dtype)
+    else:
+        sink = sinks.astype(job.dtype).reshape(1, job.G, 1, job.R, 1)
+        largest = jnp.broadcast_to(sink, (*shape[:3], job.R, job.block_q)).reshape(shape)
+        total = jnp.ones(shape, job.dtype)
+    return largest, total, jnp.zeros((*shape[:2], value_dim, shape[3]), job.dtype)
 
 
 def column_runs(job: Job, rows: Span) -> list[tuple[Index, Index, bool]]:

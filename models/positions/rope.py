@@ -8,6 +8,7 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
+from configs.attention import turning_dim
 from configs.errors import ConfigError
 from models.positions import rope_scaling
 from models.positions.scheme import Scheme
@@ -35,6 +36,11 @@ class Rope(Scheme):
     def uses_lengths(self) -> bool:
         """Whether the scaling reads the sequence's length."""
         return self.scaling.uses_lengths
+
+    @property
+    def score_factor(self) -> float | Array:
+        """The scaling's own factor on whole scores, as DeepSeek's attention has it (see `rope_scaling`)."""
+        return self.scaling.score_factor
 
     def rotate(
         self, x_BTHK: Array, positions: Array | None = None, lengths: Array | None = None, *, keys: bool = False
@@ -92,10 +98,11 @@ def build(config: ConfigDict, rngs: nnx.Rngs | None) -> Rope:
         ConfigError: an odd or empty rotary width, an unknown pairing or scaling.
     """
     rope = config.position.rope
-    rotary_dim = int(config.head_dim * rope.fraction)
-    if rotary_dim < 2 or rotary_dim % 2 or rotary_dim > config.head_dim:
+    turning = turning_dim(config)
+    rotary_dim = int(turning * rope.fraction)
+    if rotary_dim < 2 or rotary_dim % 2 or rotary_dim > turning:
         raise ConfigError(
-            f"model.position.rope.fraction = {rope.fraction}: of head_dim {config.head_dim} it leaves the rotary width "
+            f"model.position.rope.fraction = {rope.fraction}: of head_dim {turning} it leaves the rotary width "
             f"{rotary_dim}, which must be even and in 2 .. head_dim"
         )
     check_pairing(rope.pairing)

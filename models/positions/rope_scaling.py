@@ -48,6 +48,16 @@ class Scaling:
         return SCALINGS[self.kind].function(theta, r, self, lengths)
 
     @property
+    def score_factor(self) -> float:
+        """What DeepSeek's latent attention multiplies whole scores by: g(mscale_all_dim)^2 where YaRN sets it, else 1.
+
+        The factor on cos and sin reaches the rotary part of the scores alone, which in latent attention is a part only;
+        where both mscales are equal, as in DeepSeek-V2, that factor is 1 and this one is all there is. Elsewhere
+        cos and sin carry everything, and this is not read.
+        """
+        return yarn_mscale(self, self.mscale_all_dim) ** 2 if self.kind == "yarn" and self.mscale_all_dim else 1.0
+
+    @property
     def trained_length(self) -> int:
         """L0.
 
@@ -141,14 +151,16 @@ def yarn_factor(scaling: Scaling) -> float:
     The explicit one wins; else the quotient where both mscales are set; else the paper's 0.1 ln s + 1.
     """
 
-    def g(m: float) -> float:
-        return 0.1 * m * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0
-
     if scaling.attention_factor is not None:
         return scaling.attention_factor
     if scaling.mscale and scaling.mscale_all_dim:
-        return g(scaling.mscale) / g(scaling.mscale_all_dim)
-    return g(1.0)
+        return yarn_mscale(scaling, scaling.mscale) / yarn_mscale(scaling, scaling.mscale_all_dim)
+    return yarn_mscale(scaling, 1.0)
+
+
+def yarn_mscale(scaling: Scaling, m: float) -> float:
+    """Returns g(m) = 0.1 m ln s + 1, and 1 where nothing is stretched."""
+    return 0.1 * m * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0
 
 
 def llama3(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> Frequencies:

@@ -42,6 +42,11 @@ class Scheme:
         """Whether `rotate` depends on the sequence's length; then cached keys serve one length (see `KVCache`)."""
         return False
 
+    @property
+    def score_factor(self) -> float | Array:
+        """What multiplies the scores of multi-head latent attention, of which `rotate` turns a part alone."""
+        return 1.0
+
     def check(self, length: int) -> None:
         """Refuses a length the scheme cannot serve.
 

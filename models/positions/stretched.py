@@ -16,8 +16,8 @@ from models.positions import rope_scaling
 
 KINDS = ("rope", "p_rope")  # the schemes a RoPE scaling acts on
 
-# scheme -> (inverse frequencies float32 [r/2], factor on cos and sin float32 [])
-Frequencies = dict[str, tuple[np.ndarray, np.float32]]
+# scheme -> (inverse frequencies [r/2], factor on cos and sin [], factor on latent attention's scores []), float32
+Frequencies = dict[str, tuple[np.ndarray, np.float32, np.float32]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Given:
 
     inv_freq: Array  # [r/2]
     factor: Array  # []
+    score_factor: Array  # []
     kind: str = "given"
     uses_lengths: bool = False
 
@@ -52,12 +53,13 @@ def share(config: ConfigDict, length: int | None) -> tuple[ConfigDict, Frequenci
     for kind, scheme in schemes.items():
         lengths = jnp.full((1, 1), length or 0)
         inv_freq, factor = scheme.scaling.frequencies(scheme.theta, scheme.rotary_dim, lengths)
-        found[kind] = np.asarray(inv_freq, np.float32).reshape(-1), np.float32(factor)
+        score_factor = np.float32(scheme.score_factor)
+        found[kind] = np.asarray(inv_freq, np.float32).reshape(-1), np.float32(factor), score_factor
     return rope_scaling.with_scaling(config, "none", original_length=1), found
 
 
 def apply(model: Any, frequencies: Frequencies) -> None:
     """Gives a Transformer the numbers that `share` found, in place; for a model merged inside a traced function."""
-    for kind, (inv_freq, factor) in frequencies.items():
-        given = Given(jnp.asarray(inv_freq), jnp.asarray(factor))
+    for kind, (inv_freq, factor, score_factor) in frequencies.items():
+        given = Given(jnp.asarray(inv_freq), jnp.asarray(factor), jnp.asarray(score_factor))
         model.schemes[kind] = dataclasses.replace(model.schemes[kind], scaling=given)

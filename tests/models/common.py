@@ -34,7 +34,8 @@ GPT2 = {
 def tiny(**changes: Any) -> ConfigDict:
     """Returns a resolved config.model of 2 layers, width 16, 4 heads, 2 KV heads; dots are written `__`."""
     config = base.get_config()
-    small = dict(width=16, num_layers=2, num_heads=4, num_kv_heads=2, mlp_width=24, vocab_size=32)
+    groups = 2 if changes.get("attention__kind", "gqa") == "gqa" else None
+    small = dict(width=16, num_layers=2, num_heads=4, num_kv_heads=groups, mlp_width=24, vocab_size=32)
     config.data.weights.text, config.data.weights.mqar, config.data.mqar.vocab_size = 0.0, 1.0, 32
     config.data.length, config.data.mqar.pairs = min(16, changes.get("position__max_length") or 16), 1
     for name, value in {**small, **changes}.items():
@@ -90,11 +91,17 @@ def configs(draw: st.DrawFn, **fixed: Any) -> ConfigDict:
         attention__out_bias=draw(st.booleans()),
         attention__qk_norm=draw(st.booleans()),
         attention__soft_cap=draw(st.sampled_from([None, 4.0])),
+        attention__sinks=draw(st.booleans()),
         attention__window=draw(st.sampled_from([None, 3])),
         attention__window_pattern=draw(st.sampled_from([(), (2, 0)])),
         position__kind=kind,
         position__max_length=24 if kind == "learned" else None,
     )
+    if kind in ("none", "rope") and draw(st.booleans()):
+        changes |= dict(attention__kind="mla", num_kv_heads=None, attention__qkv="split", attention__qkv_bias=False)
+        changes |= dict(attention__qk_norm=False, attention__mla__query_rank=draw(st.sampled_from([None, 6])))
+        for name, sizes in dict(kv_rank=[None, 10], nope_dim=[None, 3], rope_dim=[4], value_dim=[None, 5]).items():
+            changes[f"attention__mla__{name}"] = draw(st.sampled_from(sizes))
     if kind == "rope":
         changes["position__pattern"] = draw(st.sampled_from([(), ("rope", "none")]))
         changes["position__rope__pairing"] = draw(st.sampled_from(["half", "interleaved"]))
@@ -153,8 +160,8 @@ def numpy_logits(
                 query = turn(q[t, head * K : (head + 1) * K], t)
                 seen = range(max(0, t + 1 - windows[layer]), t + 1)
                 scores = np.array([query @ stored(turn(k[s, part], s)) for s in seen]) / np.sqrt(K)
-                weights = np.exp(scores - scores.max())
-                out[t, head] = weights / weights.sum() @ np.array([stored(v[s, part]) for s in seen])
+                total = np.exp(scores).sum() + (np.exp(attention["sinks"][head]) if "sinks" in attention else 0)
+                out[t, head] = np.exp(scores) / total @ np.array([stored(v[s, part]) for s in seen])
         before, x = x, x + linear(out.reshape(len(ids), H * K), attention["out"])
         h = norm(before if config.residual == "parallel" else x, block["mlp_norm"], config.norm)
         up = linear(h, block["mlp"]["up"])

@@ -26,7 +26,7 @@ def test_counts_equal_array_sizes(config: ConfigDict) -> None:
     assert parts["position"] == held("schemes")
     assert parts["head"] == held("head")
     assert parts["mlp"] == held(".mlp.")
-    assert parts["attention"] == held(".attention.") - held("query_norm", "key_norm")
+    assert parts["attention"] == held(".attention.") - held("query_norm", "key_norm", "kv_norm")
     assert parts["non_embedding"] == parts["total"] - held("embedding", "schemes", "head") + held("embedding_norm")
     # Every matrix that multiplies: kernels, and the output matrix once.
     multiplied = held("kernel") + config.vocab_size * config.width

@@ -25,9 +25,10 @@ drawn = settings(max_examples=6, deadline=None, derandomize=True)
         dict(head_dim=6, num_heads=2, num_kv_heads=1, tie_embeddings=False),  # H K = 12, width 16
         dict(head_dim=8, num_heads=6, num_kv_heads=3, attention__qkv="fused"),
         {name.replace(".", "__"): value for name, value in GPT2.items()},
+        dict(attention__sinks=True, num_kv_heads=1),
         dict(residual="parallel", embedding_norm=True, norm="layernorm", norm_bias=True),
     ],
-    ids=["llama", "head_dim_apart", "wide_heads_fused", "gpt2", "parallel"],
+    ids=["llama", "head_dim_apart", "wide_heads_fused", "gpt2", "sinks", "parallel"],
 )
 def test_equals_an_independent_forward(changes: dict[str, Any]) -> None:
     config = tiny(**changes)
@@ -115,6 +116,8 @@ def test_patterns_act_by_layer() -> None:
     "change",
     [
         dict(attention__scale=1.0),
+        dict(attention__sinks=True),
+        dict(attention__kind="mla"),
         dict(attention__soft_cap=0.5),
         dict(attention__qk_norm=True),
         dict(logit_soft_cap=1.0),

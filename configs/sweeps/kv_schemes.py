@@ -1,0 +1,38 @@
+"""How keys and values are kept: MHA, GQA, MQA and multi-head latent attention (MLA) for 8 heads of 32 dims.
+
+The cache holds, a token and layer, 512 numbers with MHA (2 x 8 heads x 32 dims), 128 with GQA of 2 groups and 64 with
+MQA. MLA keeps one latent and a rotary key of 16 dims that all heads share: latents of 112 and 48 numbers give it GQA's
+cache and MQA's. DeepSeek-V2 (arXiv 2405.04434, tables 8 and 9) found MHA above GQA above MQA, and MLA above MHA.
+Parameters differ between the arms, which the report says.
+"""
+
+from ml_collections import ConfigDict
+
+KIND, GROUPS, RANK = "model.attention.kind", "model.num_kv_heads", "model.attention.mla.kv_rank"
+
+
+def get_sweep() -> dict:
+    """Returns the sweep: 5 arms, 3 seeds."""
+    return dict(
+        name="kv_schemes",
+        title="Key/value schemes of 8 heads",
+        question="For the cache it takes, what validation loss does each way of keeping keys and values give?",
+        base="configs/lm.py",
+        fixed={
+            "model.width": 256,
+            "model.num_heads": 8,
+            "eval.throughput.new_tokens": 128,  # decoding is where the cache tells
+        },
+        axes=[{"chain": [{KIND: "gqa", GROUPS: [8, 2, 1]}, {KIND: "mla", RANK: [112, 48]}]}],
+        arm=_name,
+        seeds=[0, 1, 2],
+        baseline="mha",
+        evals=["loss", "throughput", "memory"],
+    )
+
+
+def _name(config: ConfigDict) -> str:
+    model = config.model
+    if model.attention.kind == "mla":
+        return f"mla{model.attention.mla.kv_rank}"
+    return {8: "mha", 1: "mqa"}.get(model.num_kv_heads, f"gqa{model.num_kv_heads}")
