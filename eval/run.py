@@ -76,7 +76,11 @@ def _served(run: runs.Run) -> runs.Run:
 def _one(run: runs.Run, name: str, progress: Silent) -> dict[str, Any]:
     start = time.perf_counter()
     found = EVALUATIONS[name](run, progress)
-    seconds = time.perf_counter() - start
+    return record(run, name, found, time.perf_counter() - start, progress)
+
+
+def record(run: runs.Run, name: str, found: dict[str, Any], seconds: float, progress: Silent) -> dict[str, Any]:
+    """Writes what an evaluation found to WORKDIR/eval/NAME.json behind the fields that all share; returns the whole."""
     settings = {**to_dict(run.config)["eval"], **found.pop("settings", {})}
     result = {"schema": SCHEMA, "eval": name, "step": run.step, "settings": settings, **found, "seconds": seconds}
     path = Path(run.workdir) / "eval" / f"{name}.json"

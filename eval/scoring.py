@@ -84,9 +84,15 @@ def score(model_config: ConfigDict, params: Any, batch: Mapping[str, np.ndarray]
 
 
 def answer(
-    model_config: ConfigDict, params: Any, prompts_BT: np.ndarray, *, max_new: int, mask_BT: np.ndarray | None = None
+    model_config: ConfigDict,
+    params: Any,
+    prompts_BT: np.ndarray,
+    *,
+    max_new: int,
+    mask_BT: np.ndarray | None = None,
+    **drawing: Any,
 ) -> np.ndarray:
-    """Returns int32 [B, max_new], the greedy continuation of each prompt through the KV cache.
+    """Returns int32 [B, max_new], the continuation of each prompt through the KV cache.
 
     Args:
       model_config: resolved config.model.
@@ -94,10 +100,11 @@ def answer(
       prompts_BT: int32.
       max_new: tokens to generate.
       mask_BT: 1 for a token, 0 for padding on the left; None: no padding.
+      drawing: temperature, top_p and key of `decode.generate`; without them the likeliest tokens.
     """
     # While the answer grows the length does, so a scaling that reads it keeps its own program.
     config, frequencies = stretched.share(model_config, None)
     found = decode.generate(
-        graphdef(config), params, prompts_BT, max_new=max_new, mask_BT=mask_BT, frequencies=frequencies
+        graphdef(config), params, prompts_BT, max_new=max_new, mask_BT=mask_BT, frequencies=frequencies, **drawing
     )
     return np.asarray(found)

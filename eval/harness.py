@@ -1,0 +1,259 @@
+"""lm-evaluation-harness on a run directory: its tasks (RULER, NIAH, LAMBADA, ...) asked of our checkpoints.
+
+    python -m eval.harness --workdir=RUN --tasks=lambada_openai,my_task --include_path=MY_TASKS
+
+writes RUN/eval/harness.json. In Python: `lm_eval.simple_evaluate(model=AblaxLM("RUN"), tasks=[...])`, or by name,
+`model="ablax", model_args="workdir=RUN"`, once this module is imported. Needs the extra `[lm-eval]`. Tasks that read
+data sets from the network do so through the harness, when they are asked for; tasks in local files read nothing else.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from configs import cli
+from configs.errors import UserError
+from eval import scoring
+from eval.progress import Told
+from eval.run import record
+from training import compilation
+from training import run as runs
+
+try:
+    from lm_eval import evaluator, tasks, utils
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.api.registry import register_model
+except ImportError as error:
+    lacking = f"eval.harness needs lm-evaluation-harness: pip install lm_eval ({error})"
+    if __name__ == "__main__":
+        raise SystemExit(f"error: {lacking}") from None
+    raise UserError(lacking) from error
+
+STEP = 64  # lengths are filled up to multiples of this, so that few programs are compiled
+GENERATED = 256  # tokens generated where a task does not say
+BOOTSTRAP = 1000  # resamples of a metric without a closed form of its error
+OPTIONS = ("until", "max_gen_toks", "do_sample", "temperature", "top_p")
+
+
+@register_model("ablax")
+class AblaxLM(TemplateLM):
+    """A run directory as a model of the harness: loglikelihood, loglikelihood_rolling, generate_until.
+
+    Contexts are never cut: a task that asks for 16 times the training length gets it, for what holds there is the
+    question. Only a model whose positions end (a learned table) refuses. Rolling windows have the training length.
+    """
+
+    def __init__(self, workdir: str, batch_size: int | str = 8, seed: int = 0, **unknown: Any) -> None:
+        """Loads a run.
+
+        Args:
+            workdir: the run directory.
+            batch_size: rows at once.
+            seed: of drawn tokens, where a task draws.
+            unknown: what the harness passes to every model (device, max_batch_size); anything else is refused.
+
+        Raises:
+            UserError: no run there, one without a tokenizer, an unknown argument, or a batch size that is no number.
+        """
+        super().__init__()
+        strange = sorted(set(unknown) - {"device", "max_batch_size"})
+        if strange:
+            raise UserError(f"ablax: unknown model argument {strange[0]}; must be workdir, batch_size or seed")
+        if not str(batch_size).isdecimal() or int(batch_size) < 1:
+            raise UserError(f"ablax: batch_size = {batch_size!r}: must be a whole number, 1 or more")
+        self.run = runs.load(workdir)
+        if self.run.tokenizer is None:
+            raise UserError(f"{workdir}: the run read no text and has no tokenizer; the harness asks in text")
+        self.rows, self.seed, self.drawn = int(batch_size), seed, 0
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of a rolling window: the training length."""
+        return self.run.config.data.length
+
+    @property
+    def eot_token_id(self) -> int:
+        """The id that ends documents, which stands before a text without context."""
+        if self.run.tokenizer.separator is None:
+            raise UserError("the run's tokenizer has no separator; texts without a context cannot be scored")
+        return self.run.tokenizer.separator
+
+    @property
+    def tokenizer_name(self) -> str:
+        """A name that differs where the tokenizer does, for the harness's caches."""
+        return "ablax-" + "-".join(f"{value}" for value in self.run.tokenizer.describe().values())
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """Returns a text's ids; no special tokens are added."""
+        return [int(i) for i in self.run.tokenizer.encode(string)]
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
+    ) -> list[tuple[float, bool]]:
+        found = self._scored(requests, disable_tqdm)
+        for request, answer in zip(requests, found, strict=True):
+            self.cache_hook.add_partial("loglikelihood", request[0], answer)
+        return found
+
+    def _scored(
+        self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool
+    ) -> list[tuple[float, bool]]:
+        """Returns, for each (anything, context, continuation), log-probability in nats and whether greedy gives it."""
+        found: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
+        whole = [context + continuation for _, context, continuation in requests]
+        lengths = [len(ids) - 1 for ids in whole]
+        track = Told() if not disable_tqdm else None
+        batches = list(self._batches(lengths))
+        for places, length in track.track("harness: scoring", batches) if track else batches:
+            batch = {name: np.zeros((self.rows, length), np.int32) for name in ("tokens", "targets", "segments")}
+            batch["positions"] = np.tile(np.arange(length, dtype=np.int32), (self.rows, 1))
+            for row, place in enumerate(places):
+                here = lengths[place]
+                batch["tokens"][row, :here], batch["targets"][row, :here] = whole[place][:-1], whole[place][1:]
+                batch["segments"][row, :here] = 1
+            losses, likeliest = scoring.score(self.run.config.model, self.run.params, batch)
+            for row, place in enumerate(places):
+                part = slice(lengths[place] - len(requests[place][2]), lengths[place])
+                greedy = bool((likeliest[row, part] == batch["targets"][row, part]).all())
+                found[place] = (-float(losses[row, part].sum(dtype=np.float64)), greedy)
+        return found
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        """Returns each text's log-likelihood in nats, every token once, in windows of the training length."""
+        pieces: list[tuple[Any, list[int], list[int]]] = []
+        owners: list[int] = []
+        for owner, request in enumerate(requests):
+            windows = utils.get_rolling_token_windows(
+                token_list=self.tok_encode(request.args[0]),
+                prefix_token=self.eot_token_id,
+                max_seq_len=self.max_length,
+                context_len=1,
+            )
+            made = [(None, *utils.make_disjoint_window(window)) for window in windows]
+            pieces += made
+            owners += [owner] * len(made)
+        scores = self._scored(pieces, disable_tqdm)
+        totals = [0.0] * len(requests)
+        for owner, (score, _) in zip(owners, scores, strict=True):
+            totals[owner] += score
+        for request, total in zip(requests, totals, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
+        return totals
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """Returns each prompt's continuation through the KV cache, up to the first of its stop texts."""
+        found = [""] * len(requests)
+        groups: dict[tuple[int, float, float], list[int]] = {}
+        for place, request in enumerate(requests):
+            groups.setdefault(_drawing(request.args[1]), []).append(place)
+        for (most, temperature, top_p), members in groups.items():
+            prompts = [self.tok_encode(requests[place].args[0]) or [self.eot_token_id] for place in members]
+            batches = list(self._batches([len(ids) for ids in prompts]))
+            for places, length in batches if disable_tqdm else Told().track("harness: generating", batches):
+                # A row beyond the last one repeats it: every row must hold a token.
+                chosen = [prompts[place] for place in places] + [prompts[places[-1]]] * (self.rows - len(places))
+                tokens, mask = np.zeros((2, self.rows, length), np.int32)
+                for row, ids in enumerate(chosen):
+                    tokens[row, length - len(ids) :], mask[row, length - len(ids) :] = ids, 1
+                key = jax.random.fold_in(jax.random.key(self.seed), self.drawn)
+                self.drawn += temperature > 0
+                new = scoring.answer(
+                    self.run.config.model, self.run.params, tokens, max_new=most, mask_BT=mask,
+                    temperature=temperature, top_p=top_p, key=key,
+                )  # fmt: skip
+                for row, place in enumerate(places):
+                    request = requests[members[place]]
+                    text = self._ended(new[row], request.args[1].get("until") or [])
+                    found[members[place]] = text
+                    self.cache_hook.add_partial("generate_until", request.args, text)
+        return found
+
+    def _ended(self, ids: np.ndarray, until: str | Sequence[str]) -> str:
+        """Returns the text of new tokens up to the separator or the first stop text."""
+        ends = np.flatnonzero(ids == self.run.tokenizer.separator)
+        text = self.run.tokenizer.decode(ids[: ends[0]] if len(ends) else ids)
+        stops = [until] if isinstance(until, str) else until
+        return text[: min([at for stop in stops if stop and (at := text.find(stop)) >= 0], default=len(text))]
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[list[int], int]]:
+        """Yields (places of up to `rows` requests, a length that holds them), the longest first."""
+        order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+        for first in range(0, len(order), self.rows):
+            places = order[first : first + self.rows]
+            longest = lengths[places[0]]
+            rounded = -(-max(longest, 1) // STEP) * STEP
+            # A table that ends within the step is filled up no further than it reaches.
+            yield places, longest if rounded > self._reach() >= longest else rounded
+
+    def _reach(self) -> float:
+        position = self.run.config.model.position
+        kinds = {position.kind, *position.pattern}
+        return position.max_length if "learned" in kinds else float("inf")
+
+
+def _drawing(options: dict[str, Any]) -> tuple[int, float, float]:
+    """Returns (tokens, temperature, top_p) of a request's options; one that would be ignored is refused."""
+    strange = sorted(set(options) - set(OPTIONS))
+    if strange:
+        raise UserError(f"generation option {strange[0]} = {options[strange[0]]!r}: must be of {', '.join(OPTIONS)}")
+    draws = options.get("do_sample", float(options.get("temperature") or 0.0) > 0)
+    temperature = float(options.get("temperature") or 1.0) if draws else 0.0
+    return int(options.get("max_gen_toks", GENERATED)), temperature, float(options.get("top_p") or 1.0)
+
+
+def _manager(names: Sequence[str], folder: str | None) -> Any:
+    """Returns the harness's manager of tasks: of the folder's alone where these are all, for its own take a while.
+
+    Raises:
+        UserError: a name that is no task.
+    """
+    managers = (tasks.TaskManager(include_path=folder, include_defaults=own) for own in (not folder, True))
+    for manager in managers:
+        unknown = [name for name in names if not manager.match_tasks([name])]
+        if not unknown:
+            return manager
+    raise UserError(f"--tasks: {unknown[0]!r} is no task of the harness (nor in --include_path)")
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command."""
+    parser = cli.parser(__doc__ or "")
+    parser.add_argument("--workdir", required=True, help="the run directory")
+    parser.add_argument("--tasks", required=True, help="comma-separated names of the harness's tasks")
+    parser.add_argument("--include_path", help="a folder of further tasks in YAML files")
+    parser.add_argument("--num_fewshot", type=int, help="examples before each question; by default the task's")
+    parser.add_argument("--limit", type=int, help="examples a task; all by default")
+    parser.add_argument("--batch_size", type=int, default=8, help="rows at once (default: %(default)s)")
+    parser.add_argument(
+        "--max_lengths", help="comma-separated lengths in tokens, for tasks (RULER) that make their own"
+    )
+    given = parser.parse_args(argv)
+    # The harness forks, to read its task files and for its bootstrap, which JAX's threads would not survive.
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")
+    began = time.perf_counter()
+    names = [name.strip() for name in given.tasks.split(",") if name.strip()]
+    manager = _manager(names, given.include_path)
+    compilation.enable_cache()
+    model = AblaxLM(given.workdir, batch_size=given.batch_size)
+    metadata = {"max_seq_lengths": [int(n) for n in given.max_lengths.split(",")]} if given.max_lengths else None
+    found = evaluator.simple_evaluate(
+        model,
+        tasks=names,
+        num_fewshot=given.num_fewshot,
+        limit=given.limit,
+        task_manager=manager,
+        metadata=metadata,
+        bootstrap_iters=BOOTSTRAP,
+    )
+    kept = {name: found[name] for name in ("results", "n-samples", "versions", "configs") if name in found}
+    settings = {name: getattr(given, name) for name in ("tasks", "num_fewshot", "limit", "batch_size", "max_lengths")}
+    print(utils.make_table(found))
+    record(model.run, "harness", {**kept, "settings": settings}, time.perf_counter() - began, Told())
+
+
+if __name__ == "__main__":
+    cli.main(main)
