@@ -78,15 +78,20 @@ class Weights:
             raise UserError(
                 f"{self.folder / self.files[name]}: has no tensor {name}, which the index puts there"
             ) from None
-        if part.get_dtype() not in DTYPES:
-            raise UserError(
-                f"{self.folder / self.files[name]}: {name} is {part.get_dtype()}; must be {', '.join(DTYPES)} "
-                "(quantised weights are not supported)"
-            )
         return tuple(part.get_shape())
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor as float32; bfloat16 and float16 are exact in it."""
+        """Returns a tensor as float32; bfloat16 and float16 are exact in it.
+
+        Raises:
+            UserError: it is of another type.
+        """
+        kind = self._handle(name).get_slice(name).get_dtype()
+        if kind not in DTYPES:
+            raise UserError(
+                f"{self.folder / self.files[name]}: {name} is {kind}; must be {', '.join(DTYPES)} (quantised weights "
+                "are not supported)"
+            )
         return np.asarray(self._handle(name).get_tensor(name)).astype(np.float32)
 
 

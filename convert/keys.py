@@ -31,7 +31,8 @@ HARMLESS = frozenset(
     "diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size "
     "encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores return_dict_in_generate "
     "forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens "
-    "begin_suppress_tokens unsloth_version unsloth_fixed transformers.js_config".split()
+    "begin_suppress_tokens unsloth_version unsloth_fixed transformers.js_config offset_alibi "
+    "max_window_layers is_llama_config".split()
 )
 
 # Harmless at these values alone.
@@ -41,6 +42,8 @@ SWITCHED_OFF: dict[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (False,),
     "tie_encoder_decoder": (False,),
     "pruned_heads": ({}, []),
+    "rope_interleaved": (False,),
+    "use_mrope": (False,),
     "adapters": ({},),
     "quantization_config": (),
 }

@@ -70,6 +70,7 @@ class Rope:
     theta_key: str = "rope_theta"
     fraction_key: str = "partial_rotary_factor"
     types: Mapping[str, str] | None = None  # rope_type -> our scaling.kind; None: all of TYPES
+    partial: bool = False  # whether a part of head_dim may turn alone; elsewhere transformers passes the share over
 
     def read(self, keys: Keys, ours: Ours) -> None:
         """Sets model.position.kind and model.position.rope; data.length becomes the length before stretching."""
@@ -83,6 +84,9 @@ class Rope:
         if self._type(table) == "proportional":
             ours["model.position.kind"] = "p_rope"
             kind = "none" if table.get("factor") in (None, 1, 1.0) else "linear"
+        elif not self.partial and ours[f"{ROPE}.fraction"] != 1:
+            where = self.fraction_key if self.fraction_key in keys.values else "rope_parameters"
+            raise keys.error(where, "partial rotary embeddings are not supported in this family")
         ours[f"{ROPE}.scaling.kind"] = kind
         self._refuse_strangers(keys, table, kind)
         self._lengths(keys, ours, table, kind)

@@ -19,6 +19,7 @@ from convert import files, tensors
 from convert.families import FAMILIES, Family
 from convert.families.family import resolved
 from convert.keys import Keys, Theirs
+from convert.pairing import to_half
 from convert.writing import refuse_existing, whole_folder
 from data import tokenizers
 from models import pattern
@@ -77,10 +78,11 @@ def export(workdir: str | Path, to: str | Path, family: str | None = None) -> Pa
     refuse_existing(to)
     run = runs.load(workdir)
     origin = _origin(Path(workdir))
-    chosen, theirs = choose(run.config, family, origin.get("model_type"))
     model = run.config.model
     params = {name: np.asarray(leaf) for name, leaf in flat(run.params).items()}
     apart = tensors.split(params, model.num_heads, model.num_kv_heads, model.head_dim)
+    apart, config = to_half(apart, run.config)
+    chosen, theirs = choose(config, family, origin.get("model_type"))
     with whole_folder(to) as folder:
         files.write_weights(folder, chosen.write_tensors(apart, model.num_heads))
         write_json(folder / files.CONFIG, theirs | _special(run.tokenizer, origin))

@@ -17,6 +17,7 @@ BLOOM = Family(
         Same("layer_norm_epsilon", "model.norm_eps", 1e-5),
         Same("tie_word_embeddings", "model.tie_embeddings", True),
         Only("apply_residual_connection_post_layernorm", False),
+        Only("n_inner", None, False),
         # BLOOM has no table and says no length; seq_length is what its first configs called the training length.
         Length("seq_length", 2048),
         Always(

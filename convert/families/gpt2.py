@@ -53,5 +53,5 @@ GPT2 = Family(
     ),
     prefix="transformer.",
     embedding="wte.weight",
-    ignored=(r"attn\.(bias|masked_bias)$",),
+    ignored=(r"\.attn\.(bias|masked_bias)$",),
 )

@@ -44,7 +44,7 @@ GPT_NEOX = Family(
                 "model.attention.qk_norm": False,
             }
         ),
-        Rope(fraction=0.25, theta_key="rotary_emb_base", fraction_key="rotary_pct"),
+        Rope(fraction=0.25, theta_key="rotary_emb_base", fraction_key="rotary_pct", partial=True),
         Only("sliding_window", None, False),
     ),
     tensors=(
@@ -62,5 +62,5 @@ GPT_NEOX = Family(
     head="embed_out.weight",
     embedding="embed_in.weight",
     renamed={"lm_head.weight": "embed_out.weight"},
-    ignored=(r"attention\.(bias|masked_bias)$", r"rotary_emb\.(inv_freq|cos_cached|sin_cached)$"),
+    ignored=(r"\.attention\.(bias|masked_bias)$", r"rotary_emb\.(inv_freq|cos_cached|sin_cached)$"),
 )

@@ -1,7 +1,7 @@
 """Phi-3: Llama's kin with q, k, v in one matrix, gate and up in another, and LongRoPE."""
 
 from convert.families.llama import NO_WINDOW, PLAIN, biases, family, sizes
-from convert.keys import Always, HeadDim
+from convert.keys import Always, HeadDim, Only
 from convert.layers import OneWindow
 from convert.rope import Rope
 
@@ -13,8 +13,12 @@ PHI3 = family(
     PLAIN,
     Always({"model.attention.qkv": "fused"}),
     # transformers takes no other; `su` and `yarn` are what the first releases called longrope.
-    Rope(types={"default": "none", "longrope": "longrope", "su": "longrope", "yarn": "longrope"}),
+    Rope(types={"default": "none", "longrope": "longrope", "su": "longrope", "yarn": "longrope"}, partial=True),
     OneWindow(None),
     *NO_WINDOW[1:],
+    *(
+        Only(key, usual, False)
+        for key, usual in (("lm_head_bias", False), ("full_attn_mod", 1), ("interpolate_factor", 1))
+    ),
     fused=True,
 )

@@ -1,0 +1,33 @@
+"""Interleaved rotary pairs (2i, 2i + 1) written as half-split ones (i, i + r/2), with the same scores q.k."""
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from configs import fields
+from convert.tensors import PARTS, Params
+
+
+def to_half(params: Params, config: ConfigDict) -> tuple[Params, ConfigDict]:
+    """Returns parameters (q, k and v apart) and config of the same function with the pairing `half`.
+
+    In each head the dims that turn are put in the order 0 2 4 .. 1 3 5 .., of queries and keys alike, so that q.k does
+    not change. Each has its own number of heads: H for queries, G for keys (keys permuted as if they had H heads give
+    silently wrong models: flash-attention #546).
+    """
+    model = config.model
+    kinds = {model.position.kind, *model.position.pattern}
+    if model.position.rope.pairing == "half" or not kinds & {"rope", "p_rope"}:
+        return params, config
+    turning = model.head_dim if "p_rope" in kinds else int(model.head_dim * model.position.rope.fraction)
+    order = np.concatenate([np.arange(0, turning, 2), np.arange(1, turning, 2), np.arange(turning, model.head_dim)])
+    found = dict(params)
+    for part, heads in ((PARTS[0], model.num_heads), (PARTS[1], model.num_kv_heads)):
+        for name in (f"{part}.kernel", f"{part}.bias"):
+            if name in found:
+                by_head = found[name].reshape(*found[name].shape[:-1], heads, model.head_dim)
+                found[name] = by_head[..., order].reshape(found[name].shape)
+        if f"{part}_norm.scale" in found:
+            found[f"{part}_norm.scale"] = found[f"{part}_norm.scale"][..., order]
+    config = fields.from_dict(fields.to_dict(config))
+    config.model.position.rope.pairing = "half"
+    return found, config
