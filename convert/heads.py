@@ -153,7 +153,7 @@ def refuse_latent(model: ConfigDict, what: str) -> None:
     Raises:
         UserError: the model has it.
     """
-    if model.attention.get("kind", "gqa") == "mla":
+    if model.attention.kind == "mla":
         raise UserError(f"model.attention.kind = 'mla': has no {what}")
 
 

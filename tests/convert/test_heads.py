@@ -17,7 +17,12 @@ from training.checkpoint import flat, unflat
 IDS = tokens(2, 6)
 PLAIN = dict(num_kv_heads=4)
 FULL = dict(
-    num_kv_heads=4, attention__qkv="fused", attention__qkv_bias=True, attention__out_bias=True, attention__qk_norm=True
+    num_kv_heads=4,
+    attention__qkv="fused",
+    attention__qkv_bias=True,
+    attention__out_bias=True,
+    attention__qk_norm=True,
+    attention__sinks=True,
 )
 K = 4  # head_dim of tests.models.common.tiny
 
@@ -176,3 +181,17 @@ def test_a_model_without_heads_is_the_one_with_them_masked(
 def test_heads_that_cannot_go_are_refused(changes: dict[str, Any], gone: list[tuple[int, int]], message: str) -> None:
     with pytest.raises(UserError, match=message):
         heads.removed(*made(**changes), gone)
+
+
+def test_heads_of_latent_attention_are_masked_alone() -> None:
+    """Its heads have values of a dim of their own, and no keys and values to join."""
+    config, params = made(attention__kind="mla", num_kv_heads=4, attention__mla__value_dim=6)
+    masked = heads.masked(config, params, [(1, 2)])[heads.OUT]
+    assert masked.shape == (2, 4 * 6, 16)
+    zero = (masked == 0).all(axis=2)
+    assert not zero[0].any()
+    assert np.flatnonzero(zero[1]).tolist() == list(range(12, 18))
+    with pytest.raises(UserError, match="'mla': has no key/value heads"):
+        heads.grouped(config, params, 2)
+    with pytest.raises(UserError, match="'mla': has no heads to be removed"):
+        heads.removed(config, params, [(0, 1), (1, 1)])
