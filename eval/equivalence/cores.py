@@ -1,5 +1,6 @@
 """Attention layers under every core, against the same layers under the reference."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,9 @@ from eval.equivalence.setting import Setting
 from models import initial, kernels, positions
 from models.attention import Rows
 from models.pattern import plans
+
+PALLAS = ("splash", "flash")
+INTERPRETED = 512  # tokens a row up to which a Pallas core is interpreted where there is no TPU: it is slow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +39,12 @@ def rows(setting: Setting) -> Iterator[Row]:
             if core == "reference":
                 continue
             row = Row(f"core {core}", "core reference", "output", setting.dtype, layer.label)
+            interpreted = core in PALLAS and jax.default_backend() != "tpu" and setting.length <= INTERPRETED
+            if interpreted:
+                row = dataclasses.replace(row, note="interpreted: this is no TPU")
             try:
-                got = under(setting, layer, core)
+                with kernels.interpreting() if interpreted else contextlib.nullcontext():
+                    got = under(setting, layer, core)
             except ConfigError as error:
                 reason = str(error).removeprefix(f"model.attention.kernel = {core!r}: ")
                 yield dataclasses.replace(row, part="output, gradient", reason=reason)

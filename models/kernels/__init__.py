@@ -6,17 +6,28 @@ from typing import Any
 import jax
 from jax import Array
 
+from models.kernels import pallas
 from models.kernels.blocked import blocked
 from models.kernels.choice import KERNELS, choose, kernel_for
 from models.kernels.cudnn import cudnn
+from models.kernels.flash import flash
 from models.kernels.masks import Masking
+from models.kernels.pallas import interpreting
 from models.kernels.reference import reference
+from models.kernels.splash import splash
 from models.kernels.xla import xla
 from models.positions.scheme import BiasFunction, ScoresFunction
 
-__all__ = ["KERNELS", "attend", "choose", "kernel_for"]
+__all__ = ["KERNELS", "attend", "choose", "interpreting", "kernel_for"]
 
-CORES: dict[str, Callable[..., Array]] = {"reference": reference, "blocked": blocked, "xla": xla, "cudnn": cudnn}
+CORES: dict[str, Callable[..., Array]] = {
+    "reference": reference,
+    "blocked": blocked,
+    "xla": xla,
+    "cudnn": cudnn,
+    "splash": splash,
+    "flash": flash,
+}
 
 
 def attend(
@@ -51,7 +62,7 @@ def attend(
     Args:
         q_BTHK: queries.
         k_BSGK: keys; G divides H.
-        v_BSGV: values; their dim may differ from the keys'. xla and cudnn pad the smaller of K and V with zeros.
+        v_BSGV: values; their dim may differ from the keys'. xla, cudnn and flash pad the smaller of K and V with zeros.
         q_positions: int32 [B|1, T]; None: S - T + i for query i, so the last query stands at the last key.
         kv_positions: int32 [B|1, S]; None: 0 .. S - 1.
         q_segments: int32 [B|1, T]; 0 is padding, which neither sees nor is seen. Both segments or neither.
@@ -79,7 +90,7 @@ def attend(
     masking = Masking(T, S, causal, window, aligned, q_positions, kv_positions, q_segments, kv_segments)
     name = choose(
         kernel,
-        platform=jax.default_backend() if platform is None else platform,
+        platform=pallas.platform() if platform is None else platform,
         dtype=q_BTHK.dtype,
         head_dim=K,
         value_dim=v_BSGV.shape[3],

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from configs.attention import score_dims
 from configs.errors import ConfigError, nearest
 
-KERNELS = ("reference", "blocked", "xla", "cudnn")
+KERNELS = ("reference", "blocked", "xla", "cudnn", "splash", "flash")
 
 # Where whole score arrays begin to cost more than they save: from this many (query, key) pairs a head on, auto takes
 # a core whose memory is linear.
@@ -37,8 +37,8 @@ def choose(
     """Returns the name of the core that runs: `kernel` itself, or what `auto` comes to. Pure.
 
     `auto`: one query (decoding), and whatever reads the scores, takes `reference`; the CPU `blocked`; a GPU `cudnn`
-    where it can do the whole job inside the kernel; otherwise `xla`, or `blocked` where that would need too much
-    memory or cannot do it.
+    where it can do the whole job inside the kernel; a TPU `splash` where that can, and `flash` for a bias whose whole
+    array is not too much; otherwise `xla`, or `blocked` where that would need too much memory or cannot do it.
 
     Args:
         kernel: auto or one of KERNELS.
@@ -70,7 +70,8 @@ def choose(
     # A core that wants keys and values of one width is given both at the larger.
     needs = {"platform": platform, "dtype": dtype, "head_dim": max(head_dim, value_dim or 0), "batch": batch,
              "bias": bias, "scores": scores, "q_len": q_len, "kv_len": kv_len, "soft_cap": soft_cap,
-             "sinks": sinks}  # fmt: skip
+             "sinks": sinks, "window": window, "segments": segments, "positions": positions,
+             "aligned": aligned}  # fmt: skip
     if kernel != "auto":
         reason = obstacle(kernel, **needs)
         if reason:
@@ -83,6 +84,10 @@ def choose(
     masks_outside = bias or segments or q_len != kv_len or (positions and not (aligned and window is None))
     if not masks_outside and obstacle("cudnn", **needs) is None:
         return "cudnn"
+    if obstacle("splash", **needs) is None:
+        return "splash"
+    if bias and q_len * kv_len < WHOLE_SCORES and obstacle("flash", **needs) is None:
+        return "flash"
     if q_len * kv_len >= WHOLE_SCORES or obstacle("xla", **needs):
         return "blocked"
     return "xla"
@@ -101,16 +106,32 @@ def obstacle(
     kv_len: int,
     soft_cap: float | None,
     sinks: bool,
+    window: int | None,
+    segments: bool,
+    positions: bool,
+    aligned: bool,
 ) -> str | None:
     """Returns why a core cannot do what is asked, or None."""
     if scores and kernel != "reference":
         return "never holds the whole scores, which the positions read (CoPE); reference does"
-    if kernel in ("xla", "cudnn") and soft_cap is not None:
+    if kernel in ("xla", "cudnn", "flash") and soft_cap is not None:
         return f"has no soft cap (model.attention.soft_cap = {soft_cap}); reference and blocked have"
+    if kernel in ("cudnn", "flash") and sinks:
+        return "has no attention sinks (model.attention.sinks); reference, blocked and xla have"
+    if kernel in ("splash", "flash") and platform != "tpu":
+        return f"runs on TPUs alone, and this is {platform}"
+    if kernel == "splash":
+        if bias:
+            return "has no bias, which the positions add to the scores; flash, blocked and reference have"
+        if positions and window is not None:
+            return "counts a window in rows, and positions given (packing, padding) may have gaps; blocked counts them"
+        if (positions or segments) and not aligned:
+            return "needs queries and keys in the order of rows, and a KV cache has not"
+        if q_len > kv_len:
+            return f"needs a key for each query, and there are {q_len} queries and {kv_len} keys"
+        return None
     if kernel != "cudnn":
         return None
-    if sinks:
-        return "has no attention sinks (model.attention.sinks); reference, blocked and xla have"
     if platform != "gpu":
         return f"runs on NVIDIA GPUs alone, and this is {platform}"
     if jnp.dtype(dtype) not in (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)):

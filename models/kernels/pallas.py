@@ -1,0 +1,55 @@
+"""What the TPU's Pallas cores share: whole blocks, and running them interpreted where there is no TPU."""
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+LANES = 128  # a block of queries or keys is a multiple of this
+BLOCKS = (512, 384, 256, 128)  # queries, and keys, a block: the largest that divides the padded length
+
+_INTERPRETED = contextvars.ContextVar("interpreted", default=False)
+
+
+@contextlib.contextmanager
+def interpreting() -> Iterator[None]:
+    """Within it Pallas cores run interpreted on any platform, and `attend` decides as on a TPU.
+
+    For tests and for `eval.equivalence`: slow, and the arithmetic is this platform's. What is differentiated must be
+    differentiated within it too, and a function compiled outside of it stays as it was.
+    """
+    from jax.experimental.pallas import tpu
+
+    token = _INTERPRETED.set(True)
+    try:
+        # True is the plain interpreter; the default would also simulate the TPU's memories, far more slowly.
+        with tpu.force_tpu_interpret_mode(True):  # type: ignore[arg-type]
+            yield
+    finally:
+        _INTERPRETED.reset(token)
+
+
+def platform() -> str:
+    """Returns where JAX runs, or tpu within `interpreting`."""
+    return "tpu" if _INTERPRETED.get() else jax.default_backend()
+
+
+def whole(length: int) -> tuple[int, int]:
+    """Returns (a length raised to a multiple of LANES, the size of the blocks that make it up)."""
+    padded = -(-length // LANES) * LANES
+    return padded, next(size for size in BLOCKS if padded % size == 0)
+
+
+def raised(x: Array, axis: int, length: int, value: float = 0) -> Array:
+    """Returns x with an axis padded to `length` with a value."""
+    widths = [(0, length - x.shape[i] if i == axis else 0) for i in range(x.ndim)]
+    return jnp.pad(x, widths, constant_values=value) if length > x.shape[axis] else x
+
+
+def segments(given: Array | None, rows: int, length: int, padded: int) -> Array:
+    """Returns int32 [rows, padded] segment ids, 0 for what padding added; None: one sequence a row."""
+    ids = jnp.ones((rows, length), jnp.int32) if given is None else given
+    return raised(jnp.broadcast_to(ids, (rows, length)).astype(jnp.int32), 1, padded)
