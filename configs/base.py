@@ -8,6 +8,8 @@ resolved value is written to the run's `config.json`. `configs/validate.py` says
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
+from configs import tasks
+
 
 def get_config() -> ConfigDict:
     """Returns the default experiment: a small byte-level language model on the built-in corpus."""
@@ -145,12 +147,32 @@ def _data() -> ConfigDict:
     data.prefetch = 4  # batches prepared ahead
     data.weights = ConfigDict()
     data.weights.text = 1.0  # share of rows from the text, relative to the others
-    data.weights.mqar = 0.0  # share of rows from key-value recall
+    data.weights.mqar = 0.0  # share of rows from key-value recall, bare pairs
+    for task in tasks.TASKS:
+        data.weights[task] = 0.0  # share of rows from a task of data/retrieval; docs/retrieval.md describes each
     data.mqar = ConfigDict()
     data.mqar.pairs = 4  # most key-value pairs a row; drawn uniformly from 1 .. pairs; 4 * pairs <= length + 1
     data.mqar.vocab_size = 64  # keys are drawn from the lower half, values from the upper
-    data.curriculum = ()  # stages before this setting: dict(steps=, length=, batch_size=, pairs=, weights=dict(...))
+    data.mqar.power = 0.01  # mqar_gaps: a question stands in place g with p ~ g**(power - 1); 1: anywhere alike
+    data.mqar.filler = "blank"  # mqar_gaps: between questions token 0 (blank) or tokens of no pair (random)
+    data.retrieval = _retrieval()
+    data.curriculum = ()  # stages before this setting: dict(steps=, length=, batch_size=, pairs=, ...)
+    # (a stage may also give needles= and weights=dict(...); what it leaves out is the main setting's)
     return data
+
+
+def _retrieval() -> ConfigDict:
+    retrieval = ConfigDict()
+    retrieval.haystack = "own"  # of tasks in words: own (the task's), noise, text (the run's own) or distractors
+    retrieval.form = "full"  # full: sentences as published; short: `#ab=12;`, so that a needle fits a short row
+    retrieval.needles = 4  # most needles (multikey_1, multivalue, multiquery), hops (variable_tracking) or tokens
+    # (induction_repeat, selective_copy) a row; training draws 1 .. needles, evaluation asks exactly so many
+    retrieval.digits = 0  # of numbers; 0: as published (niah_* 7, passkey and variable_tracking 5)
+    retrieval.letters = 2  # of keys and names in the short form
+    retrieval.vocab_size = 64  # tokens of induction_* and selective_copy
+    retrieval.answer_weight = 1.0  # loss weight of answers' tokens in training
+    retrieval.text_weight = 0.0  # loss weight of every other token of a task's rows in training
+    return retrieval
 
 
 def _optimizer() -> ConfigDict:
@@ -181,9 +203,10 @@ def _eval() -> ConfigDict:
     evaluation.bootstrap = 1000  # resamples of an interval
     evaluation.kv_storage = "model"  # of the KV cache, to measure another: model (the run's own), auto, int8 or fp8
     evaluation.retrieval = ConfigDict()
-    evaluation.retrieval.task = "auto"  # mqar, passkey, or auto (mqar where the run trains on it)
-    evaluation.retrieval.depths = 5  # equal bins (mqar) or points (passkey) over 0 .. 1
-    evaluation.retrieval.examples = 64  # rows a length (mqar), rows a length and depth (passkey)
+    evaluation.retrieval.task = "auto"  # mqar, a task of data/retrieval, or auto (the one trained on, else passkey)
+    evaluation.retrieval.haystack = "auto"  # own, noise, text, distractors, or auto (data.retrieval.haystack)
+    evaluation.retrieval.depths = 5  # points over 0 .. 1; equal bins where a row asks at every depth, as mqar's do
+    evaluation.retrieval.examples = 64  # rows a length and depth (one needle is put there) or a length (bins)
     evaluation.retrieval.generate = True  # also generate the answer through the KV cache, for exact match
     evaluation.equivalence = ConfigDict()
     evaluation.equivalence.length = 96  # tokens a row; 0: data.length

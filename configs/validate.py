@@ -4,15 +4,16 @@ Every problem is one line: the field, the value, what is allowed.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import attention, positions
+from configs import attention, positions, tasks
 from configs.errors import ConfigError, UserError, nearest
 from configs.fields import from_dict, to_dict
 from configs.positions import either, rotary_dim
+from configs.tasks import uses
 
 __all__ = ["ConfigError", "UserError", "check", "from_dict", "problems", "resolve", "rotary_dim", "to_dict", "uses"]
 
@@ -40,7 +41,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "budget.kind": ("steps", "tokens", "flops", "seconds"),
     "optimizer.schedule": ("cosine", "wsd", "constant"),
     "eval.kv_storage": ("model", "auto", "int8", "fp8"),
-    "eval.retrieval.task": ("auto", "mqar", "passkey"),
+    "data.mqar.filler": ("blank", "random"),
+    "data.retrieval.haystack": ("own", *tasks.HAYSTACKS),
+    "data.retrieval.form": ("full", "short"),
+    "eval.retrieval.task": ("auto", *tasks.SYNTHETIC),
+    "eval.retrieval.haystack": ("auto", "own", *tasks.HAYSTACKS),
 }
 
 POSITIVE = (
@@ -52,17 +57,19 @@ POSITIVE = (
     "model.position.cope.rows model.position.rope.scaling.original_length model.position.rope.scaling.beta_fast "
     "model.position.rope.scaling.beta_slow model.position.rope.scaling.attention_factor "
     "model.position.rope.scaling.low_freq_factor data.length data.batch_size data.micro_batches data.mqar.pairs "
+    "data.retrieval.needles data.retrieval.letters data.retrieval.answer_weight "
     "budget.amount optimizer.learning_rate optimizer.eps checkpoint.keep log.every_steps eval.batch_size "
     "eval.bootstrap eval.retrieval.depths eval.retrieval.examples eval.throughput.decode_batch_size "
     "eval.throughput.new_tokens eval.throughput.repeats"
 ).split()
 
 NOT_NEGATIVE = (
-    "data.workers data.prefetch data.weights.text data.weights.mqar optimizer.warmup_steps optimizer.weight_decay "
+    "data.workers data.prefetch data.weights.text data.retrieval.text_weight optimizer.warmup_steps "
+    "optimizer.weight_decay "
     "model.position.temperature.beta optimizer.clip_norm optimizer.z_loss checkpoint.every_steps eval.every_steps "
     "eval.tokens eval.scaling_factor eval.throughput.batch_size eval.throughput.length "
     "eval.equivalence.length eval.equivalence.batch_size"
-).split()
+).split() + [f"data.weights.{name}" for name in tasks.SYNTHETIC]
 
 # Interval, how it reads.
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
@@ -75,13 +82,16 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "eval.sliding": (lambda v: 0 <= v <= 1, "in (0, 1], or 0 for none"),
     "data.train_share": (lambda v: 0 < v < 1, "in (0, 1)"),
     "data.mqar.vocab_size": (lambda v: v >= 6 and v % 2 == 0, "an even number, 6 or more"),
+    "data.mqar.power": (lambda v: 0 < v <= 1, "in (0, 1]"),
+    "data.retrieval.digits": (lambda v: v == 0 or 2 <= v <= 18, "0 (as published) or 2 .. 18"),
+    "data.retrieval.vocab_size": (lambda v: v >= 16, "16 or more"),
     "optimizer.decay_share": (lambda v: 0 < v <= 1, "in (0, 1]"),
     "optimizer.final_share": (lambda v: 0 <= v <= 1, "in [0, 1]"),
     "optimizer.beta1": (lambda v: 0 <= v < 1, "in [0, 1)"),
     "optimizer.beta2": (lambda v: 0 <= v < 1, "in [0, 1)"),
 }
 
-STAGE_FIELDS = ("steps", "length", "batch_size", "pairs", "weights")
+STAGE_FIELDS = ("steps", "length", "batch_size", "pairs", "needles", "weights")
 
 
 def problems(config: ConfigDict) -> list[str]:
@@ -139,24 +149,11 @@ def _source(data: ConfigDict) -> str:
     return "files" if data.path else "tfds" if data.tfds.name else data.source
 
 
-def weights(config: ConfigDict) -> Iterable[Mapping[str, float]]:
-    """Yields the source weights of the main setting and of every curriculum stage."""
-    main = config.data.weights.to_dict()
-    yield main
-    for stage in config.data.curriculum:
-        yield {**main, **stage["weights"]} if "weights" in stage else main
-
-
-def uses(config: ConfigDict, source: str) -> bool:
-    """Tells whether a config reads a source (text, mqar) at any stage."""
-    return any(given[source] > 0 for given in weights(config))
-
-
 def _known_vocabulary(config: ConfigDict) -> int | None:
-    mqar = config.data.mqar.vocab_size if uses(config, "mqar") else 0
-    if not uses(config, "text"):
-        return mqar
-    return max(256, mqar) if config.data.tokenizer == "byte" else None
+    bare = tasks.vocabulary(config)
+    if not tasks.has_tokenizer(config):
+        return bare
+    return max(256, bare) if config.data.tokenizer == "byte" else None
 
 
 def _values(config: ConfigDict) -> list[str]:
@@ -234,8 +231,10 @@ def _data(config: ConfigDict) -> list[str]:
         found.append("data.tfds.name = '': data.source = 'tfds' needs a data set's name")
     if data.batch_size % data.micro_batches:
         found.append(f"data.micro_batches = {data.micro_batches}: must divide data.batch_size = {data.batch_size}")
-    if data.weights.text == 0 and data.weights.mqar == 0:
-        found.append("data.weights.text = 0.0 and data.weights.mqar = 0.0: one of them must be above 0")
+    weights = data.weights.to_dict()
+    if not any(weights.values()):
+        found.append(f"data.weights: one source must be above 0, of {', '.join(weights)}")
+    found += tasks.problems(config, weights, {}, "data")
     if data.weights.mqar > 0:
         found += _pairs("data.mqar.pairs", data.mqar.pairs, "data.length", data.length, data.mqar.vocab_size)
     vocabulary = config.model.vocab_size
@@ -283,13 +282,13 @@ def _stage(config: ConfigDict, name: str, stage: Mapping[str, Any]) -> list[str]
     for field in ("steps", "length"):
         if field not in stage:
             found.append(f"{name}.{field}: is missing; a stage needs steps and length")
-    for field in ("steps", "length", "batch_size", "pairs"):
+    for field in ("steps", "length", "batch_size", "pairs", "needles"):
         value = stage.get(field, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
             found.append(f"{name}.{field} = {value!r}: must be a whole number above 0")
     given = stage.get("weights", {})
     if not isinstance(given, Mapping):
-        return [*found, f"{name}.weights = {given!r}: must be dict(text=, mqar=)"]
+        return [*found, f"{name}.weights = {given!r}: must be dict(text=, mqar=, ...)"]
     main = config.data.weights.to_dict()
     for source, weight in given.items():
         if source not in main:
@@ -304,6 +303,7 @@ def _stage(config: ConfigDict, name: str, stage: Mapping[str, Any]) -> list[str]
     if merged["mqar"] > 0:
         pairs = stage.get("pairs", config.data.mqar.pairs)
         found += _pairs(f"{name}.pairs", pairs, f"{name}.length", stage["length"], config.data.mqar.vocab_size)
+    found += tasks.problems(config, merged, stage, name)
     batch = stage.get("batch_size", config.data.batch_size)
     if batch % config.data.micro_batches:
         found.append(f"{name}.batch_size = {batch}: must be divisible by data.micro_batches")

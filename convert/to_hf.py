@@ -96,6 +96,8 @@ def _origin(workdir: Path) -> Mapping[str, Any]:
     path = workdir / "run.json"
     values = read_json(path) if path.exists() else {}
     origin = values.get("origin", {}) if isinstance(values, dict) else {}
+    while isinstance(origin, dict) and origin.get("kind") == "surgery":
+        origin = origin.get("source_origin")
     return origin if isinstance(origin, dict) and origin.get("kind") == "hugging_face" else {}
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from configs import tasks
 from data.corpora import Corpus, digest
 from data.tokenizers import Tokenizer
 
@@ -36,4 +37,10 @@ def _mixtures(config: ConfigDict) -> Iterator[tuple[tuple[str, Any], ...]]:
         mix = [(name, weight / total) for name, weight in sorted(weights.items()) if weight]
         if weights["mqar"]:
             mix += [("pairs", stage.get("pairs", data.mqar.pairs)), ("mqar_vocab_size", data.mqar.vocab_size)]
+        if any(weights[name] for name in tasks.TASKS):
+            settings = {**data.retrieval.to_dict(), "needles": stage.get("needles", data.retrieval.needles)}
+            mix += [(f"retrieval.{name}", value) for name, value in sorted(settings.items())]
+        if weights["mqar_gaps"]:
+            mix += [(f"mqar_gaps.{name}", data.mqar[name]) for name in ("power", "filler", "vocab_size")]
+            mix.append(("mqar_gaps.pairs", stage.get("pairs", data.mqar.pairs)))
         yield tuple(mix)

@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 
-from configs import cli, validate
+from configs import cli, tasks, validate
 from data import corpora, identity, packing, pipeline, streams, tokenizers
 
 SHOWN = 240  # characters of a row
@@ -21,8 +21,8 @@ def main(argv: list[str]) -> None:
     parser.epilog = "--config.FIELD=VALUE changes a field; configs/base.py lists them all."
     arguments = parser.parse_args(rest)
     config = validate.resolve(cli.load(arguments.config, overrides))
-    corpus = corpora.open_corpus(config.data) if validate.uses(config, "text") else None
-    tokenizer = tokenizers.load(config.data, corpus) if corpus is not None else None
+    corpus = corpora.open_corpus(config.data) if tasks.reads_text(config) else None
+    tokenizer = tokenizers.load(config.data, corpus) if tasks.has_tokenizer(config) else None
     found = identity.fingerprint(config, corpus, tokenizer)
     for name, value in found.items():
         print(f"{name:18} {value if isinstance(value, str) else json.dumps(value)}")
@@ -36,12 +36,15 @@ def main(argv: list[str]) -> None:
     for number, stage in enumerate(pipeline.stages(config)):
         steps = "the rest" if stage.steps is None else f"{stage.steps:,} steps"
         print(f"\nstage {number}: {steps}, rows of {stage.length} tokens, {stage.batch_size} a batch")
-        for name, source in pipeline.row_sources(config, stage, number, text).items():
+        for name, source in pipeline.row_sources(config, stage, number, text, tokenizer).items():
             print(f"  {name}: {_row(name, source.rows(0, 1), tokenizer)}")
 
 
 def _row(name: str, batch: packing.Batch, tokenizer: tokenizers.Tokenizer | None) -> str:
     tokens, targets, weights = (batch[key][0] for key in ("tokens", "targets", "weights"))
+    if name in tasks.IN_TEXT and tokenizer is not None:
+        whole = tokenizer.decode(np.append(tokens, targets[-1]))
+        return repr(whole if len(whole) <= 2 * SHOWN else f"{whole[:SHOWN]} ... {whole[-SHOWN:]}")
     if name == "text" and tokenizer is not None:
         shown = repr(tokenizer.decode(tokens[weights > 0])[:SHOWN])
         documents = f" ({batch['segments'].max()} pieces)" if "segments" in batch else ""

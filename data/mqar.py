@@ -134,33 +134,18 @@ def _attempt(key: np.ndarray, first: int, pairs: int, vocab_size: int, m: np.nda
     half = vocab_size // 2
     words = seeding.random_words(key, first, len(m), 1 + half + 2 * pairs, attempt)
     m = np.where(m > 0, m, 1 + (words[:, 0] % np.uint64(pairs)).astype(np.int64))
-    keys = _smallest(words[:, 1 : 1 + half], pairs)
+    keys = seeding.smallest(words[:, 1 : 1 + half], pairs)
     values = (words[:, 1 + half : 1 + half + pairs] % np.uint64(half)).astype(np.int64) + half
     ranks = words[:, 1 + half + pairs : 1 + half + 2 * pairs].copy()
     ranks[np.arange(pairs) >= m[:, None]] = np.iinfo(np.uint64).max
     return m, keys, values, np.argsort(ranks, axis=1, kind="stable")
 
 
-def _smallest(words: np.ndarray, count: int) -> np.ndarray:
-    """Returns the columns of each row's `count` smallest words in their order: distinct numbers in random order."""
-    if 4 * count > words.shape[1]:
-        return np.argsort(words, axis=1)[:, :count]
-    found = np.argpartition(words, count - 1, axis=1)[:, :count]
-    return np.take_along_axis(found, np.argsort(np.take_along_axis(words, found, 1), axis=1), 1)
-
-
 def _held_out(m: np.ndarray, keys: np.ndarray, values: np.ndarray, vocab_size: int) -> np.ndarray:
     """Returns whether each row belongs to evaluation: a hash of its set of pairs, in whatever order, bool [n]."""
-    hashes = _mix((keys * vocab_size + values).astype(np.uint64) + np.uint64(1))
+    hashes = seeding.mix((keys * vocab_size + values).astype(np.uint64) + np.uint64(1))
     hashes[np.arange(keys.shape[1]) >= m[:, None]] = 0
-    return _mix(hashes.sum(axis=1, dtype=np.uint64)) % np.uint64(EVALUATION_SHARE) == 0
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    return seeding.mix(hashes.sum(axis=1, dtype=np.uint64)) % np.uint64(EVALUATION_SHARE) == 0
 
 
 def _lay_out(

@@ -15,7 +15,8 @@ import numpy as np
 from absl import flags
 from ml_collections import ConfigDict
 
-from data import mqar
+from configs import tasks
+from data import mqar, retrieval
 from data.corpora import Corpus
 from data.packing import Batch, Contiguous, RowSource, Segments
 from data.streams import TokenStream, open_stream
@@ -32,7 +33,8 @@ class Stage:
     steps: int | None
     length: int  # T
     batch_size: int  # B
-    pairs: int  # most key-value pairs a row
+    pairs: int  # most key-value pairs a row, of mqar and mqar_gaps
+    needles: int  # most needles, hops or tokens a row, of the other tasks
     weights: dict[str, float]  # by source, at least one above 0
 
 
@@ -47,6 +49,7 @@ def stages(config: ConfigDict) -> list[Stage]:
                 length=given.get("length", data.length),
                 batch_size=given.get("batch_size", data.batch_size),
                 pairs=given.get("pairs", data.mqar.pairs),
+                needles=given.get("needles", data.retrieval.needles),
                 weights={**data.weights.to_dict(), **dict(given.get("weights", {}))},
             )
         )
@@ -99,25 +102,42 @@ class Mixture:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def row_sources(config: ConfigDict, stage: Stage, number: int, text: TokenStream | None) -> dict[str, RowSource]:
-    """Returns the sources that stage `number` draws rows from, by name."""
+def row_sources(
+    config: ConfigDict, stage: Stage, number: int, text: TokenStream | None, tokenizer: Tokenizer | None
+) -> dict[str, RowSource]:
+    """Returns the sources that stage `number` draws rows from, by name.
+
+    Raises:
+        UserError: the text does not fill one row; a task's rows do not fit, or the tokenizer cannot write them.
+    """
     sources: dict[str, RowSource] = {}
-    segments = config.data.packing == "segments" and text is not None
+    segments = config.data.packing == "segments" and tasks.uses(config, "text")
     if stage.weights["text"] and text is not None:
         pack = Segments if segments else Contiguous
         sources["text"] = pack(text, stage.length, config.seed, number)
     if stage.weights["mqar"]:
         sources["mqar"] = MqarSource(config, stage, number, segments)
+    for name in (task for task in tasks.TASKS if stage.weights[task]):
+        settings = config.data.retrieval
+        sources[name] = retrieval.TaskSource(
+            retrieval.make(name, config, tokenizer, text),
+            retrieval.Draw(config.seed, number),
+            length=stage.length,
+            needles=stage.pairs if name == "mqar_gaps" else stage.needles,
+            answer_weight=settings.answer_weight,
+            text_weight=settings.text_weight,
+            segments=segments,
+        )
     return sources
 
 
 class Batches:
     """All batches of a run by number, across its stages: a random-access source for Grain."""
 
-    def __init__(self, config: ConfigDict, text: TokenStream | None) -> None:
+    def __init__(self, config: ConfigDict, text: TokenStream | None, tokenizer: Tokenizer | None) -> None:
         self._mixtures, self._starts = [], [0]
         for number, stage in enumerate(stages(config)):
-            sources = row_sources(config, stage, number, text)
+            sources = row_sources(config, stage, number, text, tokenizer)
             self._mixtures.append(Mixture(sources, stage.weights, stage.batch_size))
             if stage.steps is not None:
                 self._starts.append(self._starts[-1] + stage.steps)
@@ -142,22 +162,21 @@ class TrainStream:
 
     Args:
         config: resolved.
-        tokenizer: None where no stage reads text.
+        tokenizer: None where no stage reads or writes words.
         corpus: None where no stage reads text.
 
     Raises:
-        UserError: the text does not fill one row.
+        UserError: see `row_sources`.
     """
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer | None, corpus: Corpus | None) -> None:
-        reads_text = any(stage.weights["text"] for stage in stages(config))
         text = None
-        if reads_text:
+        if tasks.reads_text(config):
             assert corpus is not None and tokenizer is not None, (
                 "text has weight, so corpus and tokenizer must be given"
             )
             text = open_stream(corpus, tokenizer, "train")
-        self._batches = Batches(config, text)
+        self._batches = Batches(config, text, tokenizer)
         self._workers, self._prefetch = config.data.workers, config.data.prefetch
         self._taken = 0
         self._iterator: Any = None

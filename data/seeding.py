@@ -3,7 +3,7 @@
 import numpy as np
 
 # One purpose for each independent stream of random numbers; the numbers must not change, or data orders would.
-ORDER, PHASE, MQAR_TRAIN, MQAR_EVAL, PASSKEY = range(5)
+ORDER, PHASE, MQAR_TRAIN, MQAR_EVAL, PASSKEY, TASK_TRAIN, TASK_EVAL = range(7)
 
 
 def sequence(seed: int, purpose: int, *key: int) -> np.random.SeedSequence:
@@ -38,3 +38,18 @@ def random_words(key: np.ndarray, first: int, rows: int, words: int, attempt: in
     counter = first * blocks + (attempt << 128)
     counter_words = np.array([(counter >> (64 * i)) & (2**64 - 1) for i in range(4)], np.uint64)
     return np.random.Philox(key=key, counter=counter_words).random_raw(rows * blocks * 4).reshape(rows, blocks * 4)
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """Returns 64 well-mixed bits for each word of uint64 [...]: the finaliser of splitmix64."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def smallest(words: np.ndarray, count: int) -> np.ndarray:
+    """Returns the columns of each row's `count` smallest words in their order: distinct numbers in random order."""
+    if 4 * count > words.shape[1]:
+        return np.argsort(words, axis=1)[:, :count]
+    found = np.argpartition(words, count - 1, axis=1)[:, :count]
+    return np.take_along_axis(found, np.argsort(np.take_along_axis(words, found, 1), axis=1), 1)

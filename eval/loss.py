@@ -5,10 +5,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from data import pipeline
+from configs import tasks
+from data import pipeline, retrieval
 from data.validation import Validation
 from eval import recall, scoring, sliding, stats
 from eval.progress import Silent
+from eval.retrieval import make
 from eval.tally import Tally, bits_per_byte, scale_interval
 from eval.variants import Variant, at_training_length, rows_at, variants
 from training.run import Run, open_data
@@ -45,10 +47,10 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     laid end to end; where `settings.sliding` asks for it also in windows that overlap (see eval/sliding.py), under
     "sliding".
 
-    A run that reads no text is scored on the answers of fresh key-value rows ("source": "mqar").
+    A run that does not train on text is scored on the answers of held-out rows of its main task ("source": "mqar", or
+    the name of another).
     """
-    corpus = open_data(run.config)
-    source: Source = Recall(run) if corpus is None else Text(run, corpus)
+    source = _source(run)
     batches, count, size = source.whole()
     tally = _tallied(run, at_training_length(run.config), progress.track("loss", batches, count))
     interval = tally.interval(run.config.eval.bootstrap)
@@ -65,6 +67,13 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
         "by_length": list(_by_length(run, source, progress)),
         "settings": {"block_tokens": stats.BLOCK_TOKENS, "confidence": stats.CONFIDENCE},
     }
+
+
+def _source(run: Run) -> Source:
+    if tasks.uses(run.config, "text"):
+        return Text(run, open_data(run.config))
+    name = tasks.main_task(run.config)
+    return Recall(run) if name is None or name == "mqar" else Task(run, name)
 
 
 def _by_length(run: Run, source: Source, progress: Silent) -> Iterator[dict[str, Any]]:
@@ -203,3 +212,30 @@ class Recall:
     def reason(self, length: int) -> str | None:
         """See `Source`."""
         return recall.reason(self.config, length)
+
+
+class Task:
+    """Held-out rows of a task of data/retrieval, needles drawn as in training; only answers are scored."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        self.config, self.name = run.config, name
+        self._task = make(run, name)
+
+    def whole(self) -> tuple[Batches, int, int | None]:
+        """See `Source`."""
+        return *self.at(self.config.data.length), None
+
+    def at(self, length: int) -> tuple[Batches, int]:
+        """See `Source`."""
+        rows = rows_at(length, self.config.data.length, self.config.eval.batch_size)
+        number = -(-max(64, RECALL_ROWS * self.config.data.length // length) // rows)
+        setting = {"length": length, "batch_size": rows, "rows": rows * number}
+        return retrieval.evaluation(self._task, self.config.seed, **setting), number
+
+    def sliding(self, length: int) -> None:
+        """See `Source`: a row has nothing before it."""
+
+    def reason(self, length: int) -> str | None:
+        """See `Source`."""
+        short = self._task.shortest() - 1
+        return f"needle and question take {short} tokens" if length < short else None

@@ -81,8 +81,9 @@ def memory_source(arm: Arm) -> str:
 
 
 def answers(study: Study) -> bool:
-    """True where the loss is that of recall answers, for runs that read no text."""
-    return any(text(dig(run.evals.get("loss"), "source")) == "mqar" for arm in study.arms for run in arm.done)
+    """True where the loss is that of a task's answers, for runs that do not train on text."""
+    found = {text(dig(run.evals.get("loss"), "source")) for arm in study.arms for run in arm.done}
+    return bool(found - {"", "text"})
 
 
 def loss_unit(study: Study) -> str:

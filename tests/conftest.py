@@ -4,6 +4,12 @@ import os
 import tempfile
 from pathlib import Path
 
+import hypothesis
+
+# A busy machine is no failure.
+hypothesis.settings.register_profile("ablax", deadline=None)
+hypothesis.settings.load_profile("ablax")
+
 # Before JAX is imported anywhere. One folder for all workers of one user; corpora and compiled programs are shared.
 os.environ.setdefault("ABLAX_CACHE", str(Path(tempfile.gettempdir()) / f"ablax-tests-{os.getuid()}"))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

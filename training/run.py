@@ -7,7 +7,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import fields, validate
+from configs import fields, tasks
 from configs.errors import UserError
 from data import corpora, tokenizers
 from training import step as steps
@@ -85,13 +85,17 @@ def load_tokenizer(workdir: str | Path) -> Any:
 
 def open_data(config: ConfigDict) -> Any:
     """Returns the corpus a config reads, prepared if need be, or None where it reads no text."""
-    return corpora.open_corpus(config.data) if validate.uses(config, "text") else None
+    return corpora.open_corpus(config.data) if tasks.reads_text(config) else None
+
+
+def open_tokenizer(config: ConfigDict, corpus: Any) -> Any:
+    """Returns the tokenizer a config names, or None where the run neither reads nor writes words."""
+    return tokenizers.load(config.data, corpus) if tasks.has_tokenizer(config) else None
 
 
 def vocabulary(config: ConfigDict) -> int:
     """Returns the vocabulary a resolved config trains with; where only the tokenizer knows it, the data is opened."""
     if config.model.vocab_size is not None:
         return config.model.vocab_size
-    corpus = open_data(config)
-    needed = tokenizers.load(config.data, corpus).vocab_size if corpus is not None else 0
-    return max(needed, config.data.mqar.vocab_size if validate.uses(config, "mqar") else 0)
+    tokenizer = open_tokenizer(config, open_data(config))
+    return max(0 if tokenizer is None else tokenizer.vocab_size, tasks.vocabulary(config))

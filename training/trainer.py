@@ -16,9 +16,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import data as data_room
-from configs import fields, validate
+from configs import fields, tasks, validate
 from configs.errors import ConfigError, UserError
-from data import pipeline, tokenizers
+from data import pipeline
 from models import counting, initialise
 from training import inherit, schedule, step, validation
 from training import record as records
@@ -163,11 +163,10 @@ class _Training:
         """Opens the data, completes and writes the config; nothing on a device yet."""
         config = self.config
         self.corpus = runs.open_data(config)
-        self.tokenizer = tokenizers.load(config.data, self.corpus) if self.corpus is not None else None
+        self.tokenizer = runs.open_tokenizer(config, self.corpus)
         needed = self.tokenizer.vocab_size if self.tokenizer else 0
         if config.model.vocab_size is None:
-            mqar = config.data.mqar.vocab_size if validate.uses(config, "mqar") else 0
-            config.model.vocab_size = max(needed, mqar)
+            config.model.vocab_size = max(needed, tasks.vocabulary(config))
         if config.model.vocab_size < needed:
             raise ConfigError(f"model.vocab_size = {config.model.vocab_size}: the tokenizer has {needed} tokens")
         if config.init_from and not saved(self.workdir):

@@ -6,22 +6,26 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from configs import validate
-from data import mqar, pipeline
+from configs import tasks
+from data import mqar, pipeline, retrieval, streams
 from training import step as steps
 
-MQAR_ROWS = 256
+TASK_ROWS = 256
 
 
 def batches(config: ConfigDict, tokenizer: Any, corpus: Any) -> list[dict[str, np.ndarray]]:
-    """Returns the validation batches of the main setting: text where the run reads it, else key-value recall."""
+    """Returns the validation batches of the main setting: text where it trains on it, else its main task's rows."""
     rows = config.eval.batch_size
-    if corpus is not None and validate.uses(config, "text"):
+    if tasks.uses(config, "text"):
         found = pipeline.validation(
             config, tokenizer, corpus, length=config.data.length, batch_size=rows, max_tokens=config.eval.tokens
         )
         return list(found)
-    return list(mqar.evaluation(config, length=config.data.length, batch_size=rows, rows=MQAR_ROWS))
+    name, setting = tasks.main_task(config), {"length": config.data.length, "batch_size": rows, "rows": TASK_ROWS}
+    if name is None or name == "mqar":
+        return list(mqar.evaluation(config, **setting))
+    text = None if corpus is None else streams.open_stream(corpus, tokenizer, "validation")
+    return list(retrieval.evaluation(retrieval.make(name, config, tokenizer, text), config.seed, **setting))
 
 
 def validator(config: ConfigDict, tokenizer: Any, corpus: Any) -> Callable[[Any], float]:

@@ -47,13 +47,19 @@ def byte_tokenizer(tmp_path_factory) -> Path:
     return folder
 
 
+def written(folder: Path, tokenizer: Path, **overrides) -> Path:
+    """Writes an untrained run into a folder, with dotted overrides."""
+    config = config_of(**overrides)
+    return write_run(folder, config, initialise(config.model, 0)[1], tokenizer_from=tokenizer, origin={"kind": "test"})
+
+
 @pytest.fixture
 def saved(tmp_path: Path, byte_tokenizer: Path) -> Callable[..., Path]:
-    """Writes an untrained run into a directory of its own, `name`, with dotted overrides."""
+    """Writes an untrained run into a directory of its own, `name`, with dotted overrides (`__` for a dot)."""
+    return lambda name="source", **overrides: written(tmp_path / name, byte_tokenizer, **overrides)
 
-    def write(name: str = "source", **overrides) -> Path:
-        config = config_of(**overrides)
-        params = initialise(config.model, 0)[1]
-        return write_run(tmp_path / name, config, params, tokenizer_from=byte_tokenizer, origin={"kind": "test"})
 
-    return write
+@pytest.fixture(scope="session")
+def source(tmp_path_factory, byte_tokenizer: Path) -> Path:
+    """One untrained run, to be read only."""
+    return written(tmp_path_factory.mktemp("source") / "run", byte_tokenizer)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from configs import tasks
 from configs.errors import UserError
 from data import corpora, pipeline, tokenizers
 from tests.data.common import Batch, same, settings, words, write
@@ -142,12 +143,13 @@ def test_no_row_of_a_mixture_is_left_out_or_shown_twice(texts):
 
 def test_stages_take_the_main_settings_values():
     config = settings(data__curriculum=({"steps": 2, "length": 31}, *CURRICULUM), data__mqar__pairs=3)
-    main = {"text": 1.0, "mqar": 0.0}
+    main = config.data.weights.to_dict()
+    assert main == {"text": 1.0, **dict.fromkeys(tasks.SYNTHETIC, 0.0)}
     assert pipeline.stages(config) == [
-        pipeline.Stage(2, 31, 4, 3, main),
-        pipeline.Stage(3, 15, 8, 2, {"text": 0.0, "mqar": 1.0}),
-        pipeline.Stage(5, 31, 4, 3, {"text": 0.3, "mqar": 0.7}),
-        pipeline.Stage(None, 16, 4, 3, main),
+        pipeline.Stage(2, 31, 4, 3, 4, main),
+        pipeline.Stage(3, 15, 8, 2, 4, {**main, "text": 0.0, "mqar": 1.0}),
+        pipeline.Stage(5, 31, 4, 3, 4, {**main, "text": 0.3, "mqar": 0.7}),
+        pipeline.Stage(None, 16, 4, 3, 4, main),
     ]
 
 

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from configs import base, cli, validate
-from data import tokenizers
 from models import initialise
 from training import compilation
-from training.run import Run, open_data
+from training.run import Run, open_data, open_tokenizer
 
 WORDS = "the of and to in is you that it he was for on are as with his they at be this from have or by one had".split()
 
@@ -54,7 +53,7 @@ def make(text: Path, tmp_path: Path) -> Callable[..., Run]:
         cli.apply(config, values | {name.replace("__", "."): value for name, value in overrides.items()})
         config = validate.resolve(config)
         corpus = open_data(config)
-        tokenizer = None if corpus is None else tokenizers.load(config.data, corpus)
+        tokenizer = open_tokenizer(config, corpus)
         if tokenizer is not None:
             config.model.vocab_size = config.model.vocab_size or tokenizer.vocab_size
         graphdef, params = initialise(config.model, 0)

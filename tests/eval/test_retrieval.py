@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from data import passkey
+from configs import tasks
+from data.retrieval import Rows
 from eval import recall, retrieval, scoring
 from eval.progress import Silent
 
@@ -133,13 +134,14 @@ def test_without_generation(recall_run, oracle):
 def test_what_cannot_be_asked_says_why(make, recall_run, oracle):
     run = make(data__length=64, eval__retrieval__task="passkey", eval__retrieval__generate=False)
     found = evaluated(run)
-    needed = passkey.shortest(run.tokenizer) - 1
+    needed = retrieval.make(run, "passkey").shortest() - 1
     assert found["accuracy"] is None and found["cells"][0]["length"] == 128
     assert found["by_length"][0]["reason"] == f"needle and question take {needed} tokens" and needed > 64
     learned = evaluated(recall_run(model__position__kind="learned", eval__multiples=(1, 2)))["by_length"]
     assert learned[0]["examples"] > 0 and learned[1]["reason"] == "the learned table has 15 positions"
     assert (
-        evaluated(recall_run(eval__retrieval__task="passkey"))["by_length"][0]["reason"] == "the run has no tokenizer"
+        evaluated(recall_run(eval__retrieval__task="passkey"))["by_length"][0]["reason"]
+        == "passkey: the run has no tokenizer"
     )
     few = evaluated(make(data__tokenizer="char", eval__retrieval__task="mqar"))["by_length"][0]["reason"]
     assert "recall needs 64" in few
@@ -199,15 +201,106 @@ def test_one_wrong_digit_is_wrong(make, reader, monkeypatch):
 def test_answers_of_several_lengths_share_one_batch(make, monkeypatch):
     # Rows whose answers take 2 and 3 tokens: the prompts end where the answers begin, padded on the left.
     tokens = np.array([[1, 2, 3, 4, 5, 6], [11, 12, 13, 14, 15, 16]], np.int32)
-    rows = passkey.Passkey(tokens, np.array([2, 3]), ["a", "b"], np.zeros(2), np.zeros((2, 2), np.int32))
+    spans = np.array([[[4, 6], [0, 0]], [[3, 4], [5, 6]]])
+    scored, needles = np.zeros((2, 6), bool), np.zeros((2, 2, 2), np.int32)
+    prompts, ends = np.array([4, 3]), np.array([6, 6])
+    rows = Rows(tokens, spans, np.zeros((2, 2)), needles, scored, prompts, ends, np.ones(2), (("a",), ("b", "c")))
     seen = {}
 
     def answer(model, params, prompts, max_new, mask_BT=None):
         seen.update(prompts=prompts, mask=mask_BT)
-        return np.array([[5, 6, 99], [14, 15, 16]])
+        return np.array([[5, 6, 99], [14, 99, 0]])
 
     monkeypatch.setattr(scoring, "answer", answer)
     run = make(data__length=150)
-    assert retrieval._generated(run, retrieval._lengths(run.config)[0], rows).tolist() == [True, True]
-    assert seen["mask"].tolist() == [[1, 1, 1, 1], [0, 1, 1, 1]]
-    assert seen["prompts"][0].tolist() == [1, 2, 3, 4] and seen["prompts"][1, 1:].tolist() == [11, 12, 13]
+    found = retrieval._generated(run, retrieval._lengths(run.config)[0], rows)
+    assert found[0, 0] and found[1].tolist() == [True, False]
+    assert seen["mask"].tolist() == [[0, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
+    assert seen["prompts"][0, 1:].tolist() == [1, 2, 3, 4] and seen["prompts"][1, 2:].tolist() == [11, 12, 13]
+
+
+@pytest.fixture
+def knower(monkeypatch):
+    """A model that knows every row: what it is asked is right, whatever the task."""
+
+    def answer(model, params, prompts, max_new, mask_BT=None):
+        return np.array(
+            [known[tuple(row[row >= 0])][:max_new] for row in np.where(mask_of(prompts, mask_BT), prompts, -1)]
+        )
+
+    def mask_of(prompts, mask_BT):
+        return np.ones(prompts.shape, bool) if mask_BT is None else mask_BT > 0
+
+    known: dict = {}
+    original = retrieval._generated
+
+    def generated(run, variant, rows):
+        for tokens, prompt in zip(rows.tokens, rows.prompts, strict=True):
+            known[tuple(tokens[:prompt])] = np.pad(tokens[prompt:], (0, 200))
+        return original(run, variant, rows)
+
+    monkeypatch.setattr(retrieval, "_generated", generated)
+    monkeypatch.setattr(scoring, "answer", answer)
+    monkeypatch.setattr(scoring, "score", lambda m, p, batch: (np.ones(batch["targets"].shape), batch["targets"]))
+
+
+@pytest.mark.parametrize("name", tasks.TASKS)
+def test_every_task_is_asked_by_its_name(make, knower, name):
+    setting = {"data__length": 255, "data__retrieval__form": "short", "eval__retrieval__depths": 4}
+    found = evaluated(make(**setting, eval__retrieval__task=name, eval__retrieval__examples=3, eval__batch_size=2))
+    assert found["task"] == name and found["accuracy"] == 1.0
+    answers = {"niah_multivalue": 4, "niah_multiquery": 4, "variable_tracking": 5, "mqar_gaps": 4, "selective_copy": 4}
+    bare = name in ("mqar_gaps", "selective_copy")  # a row asks at all depths
+    for entry in found["by_length"]:
+        assert entry["examples"] == entry["correct"] == answers.get(name, 1) * 3 * (1 if bare else 4)
+        asked = 3 if name == "mqar_gaps" else entry["examples"]  # the last question of each row
+        assert entry["exact_match"]["correct"] == entry["exact_match"]["examples"] == asked
+        here = [cell for cell in found["cells"] if cell["length"] == entry["length"]]
+        assert sum(cell["examples"] for cell in here) == entry["examples"]
+        # Where a needle's neighbours are long, four depths are fewer places.
+        assert len(here) == 4 or bare or name == "niah_multikey_3"
+    assert {cell["pairs"] for cell in found["cells"]} == {1 if answers.get(name, 1) == 1 and name != "niah_multikey_1"
+                                                          and name != "induction_repeat" else 4}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["passkey", "mqar_gaps"])
+def test_one_answer_of_many_is_wrong(make, knower, name, monkeypatch):
+    def score(model, params, batch):
+        likeliest = batch["targets"].copy()
+        row, column = np.argwhere(batch["weights"] > 0)[0]
+        likeliest[row, column] += 1
+        return np.ones(likeliest.shape), likeliest
+
+    monkeypatch.setattr(scoring, "score", score)
+    setting = {"data__length": 127, "eval__multiples": (1,), "eval__retrieval__depths": 1}
+    (entry,) = evaluated(make(**setting, eval__retrieval__task=name))["by_length"]
+    assert entry["correct"] == entry["examples"] - 1 and entry["exact_match"]["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ({"eval__retrieval__task": "niah_multikey_3", "data__length": 64}, "needle and question take"),
+        ({"eval__retrieval__task": "mqar_gaps", "data__mqar__vocab_size": 512}, "mqar_gaps needs 512"),
+        (
+            {"eval__retrieval__task": "passkey", "eval__retrieval__haystack": "distractors"},
+            "passkey: has no distractors",
+        ),
+    ],
+)
+def test_a_task_that_cannot_be_asked_says_why(make, setting, reason):
+    found = evaluated(make(**setting, eval__retrieval__generate=False, eval__multiples=(1,)))
+    assert found["accuracy"] is None and reason in found["by_length"][0]["reason"]
+
+
+def test_the_task_a_run_trains_on_is_the_one_it_is_asked(make):
+    run = make(data__weights__text=0.5, data__weights__induction_complete=1.0)
+    assert retrieval.task_of(run) == "induction_complete"
+    assert retrieval.task_of(make(data__weights__mqar=1.0)) == "mqar" and retrieval.task_of(make()) == "passkey"
+
+
+def test_a_real_model_is_asked_for_needles(make):
+    """From end to end, ragged prompts included: what is generated is what teacher forcing says, where that is right."""
+    run = make(data__length=63, eval__retrieval__task="mqar_gaps", eval__multiples=(1,), eval__retrieval__examples=6)
+    (entry,) = evaluated(run)["by_length"]
+    assert entry["examples"] == 24 and entry["exact_match"]["examples"] == 6 and entry["loss"] > 0

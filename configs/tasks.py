@@ -1,0 +1,147 @@
+"""The retrieval tasks by name, what each needs of a config, and which of them a config trains on.
+
+The tasks themselves are in `data/retrieval/`; the names are here, because a config is checked before data is loaded.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+# Written in words, through the run's tokenizer.
+IN_TEXT = (
+    "passkey",
+    "niah_single_1",
+    "niah_single_2",
+    "niah_single_3",
+    "niah_multikey_1",
+    "niah_multikey_2",
+    "niah_multikey_3",
+    "niah_multivalue",
+    "niah_multiquery",
+    "variable_tracking",
+)
+# Made of bare tokens, 0 .. vocabulary - 1, whatever they mean to a tokenizer.
+IN_TOKENS = ("mqar_gaps", "induction_repeat", "induction_complete", "selective_copy")
+TASKS = IN_TEXT + IN_TOKENS
+SYNTHETIC = ("mqar", *TASKS)  # every source beside the text
+
+HAYSTACKS = ("noise", "text", "distractors")
+# The haystack a task has by definition; RULER's essays are the run's own text here.
+OWN_HAYSTACK = {
+    "passkey": "noise",
+    "niah_single_1": "noise",
+    "niah_multikey_2": "distractors",
+    "niah_multikey_3": "distractors",
+    "variable_tracking": "noise",
+}
+
+
+def haystack(name: str, wanted: str) -> str:
+    """Returns what a text task's needles lie in: noise, text or distractors; `own` is the task's own."""
+    return OWN_HAYSTACK.get(name, "text") if wanted == "own" else wanted
+
+
+def mixtures(config: ConfigDict) -> Iterable[Mapping[str, float]]:
+    """Yields the source weights of the main setting and of every curriculum stage."""
+    main = config.data.weights.to_dict()
+    yield main
+    for stage in config.data.curriculum:
+        yield {**main, **stage["weights"]} if "weights" in stage else main
+
+
+def uses(config: ConfigDict, source: str) -> bool:
+    """Tells whether a config trains on a source (text, mqar, a task) at any stage."""
+    return any(given[source] > 0 for given in mixtures(config))
+
+
+def used(config: ConfigDict, names: Iterable[str] = TASKS) -> list[str]:
+    """Returns the sources among `names` that a config trains on at any stage."""
+    return [name for name in names if uses(config, name)]
+
+
+def main_task(config: ConfigDict) -> str | None:
+    """Returns the synthetic source with the most weight in the main setting, or in the last stage that has one."""
+    main, *stages = mixtures(config)
+    for given in (main, *reversed(stages)):
+        name = max(SYNTHETIC, key=lambda source: given[source])
+        if given[name] > 0:
+            return name
+    return None
+
+
+def has_tokenizer(config: ConfigDict) -> bool:
+    """Tells whether a run reads or writes words, and so has a tokenizer."""
+    return uses(config, "text") or bool(used(config, IN_TEXT))
+
+
+def reads_text(config: ConfigDict) -> bool:
+    """Tells whether a run needs the corpus: to train on, as a haystack, or for its characters."""
+    if uses(config, "text"):
+        return True
+    names = used(config, IN_TEXT)
+    wanted = config.data.retrieval.haystack
+    return bool(names) and (config.data.tokenizer == "char" or any(haystack(n, wanted) == "text" for n in names))
+
+
+def vocabulary(config: ConfigDict) -> int:
+    """Returns how many tokens the sources of bare tokens need; 0 where a config trains on none."""
+    return max((bare_vocabulary(config, name) for name in used(config, ("mqar", *IN_TOKENS))), default=0)
+
+
+def bare_vocabulary(config: ConfigDict, name: str) -> int:
+    """Returns the vocabulary of one source of bare tokens, or 0 for a task in words."""
+    if name in ("mqar", "mqar_gaps"):
+        return config.data.mqar.vocab_size
+    return config.data.retrieval.vocab_size if name in IN_TOKENS else 0
+
+
+def needed(name: str, needles: int, pairs: int) -> int:
+    """Returns the tokens that a row of bare tokens has at least, its last target included."""
+    return {
+        "mqar_gaps": 4 * pairs,  # pairs, then their questions and answers
+        "induction_repeat": 2 * (needles + 1),
+        "induction_complete": 4,
+        "selective_copy": 2 * needles + 1,  # a mark between what is told and what is asked
+    }[name]
+
+
+def vocabulary_needed(name: str, needles: int, pairs: int) -> int:
+    """Returns the tokens of vocabulary that a source of bare tokens needs at least."""
+    return {
+        "mqar_gaps": 2 * pairs + 2,  # the blank is among the keys' half
+        "induction_repeat": needles + 2,  # one token is left for filler
+        "induction_complete": 4,
+        "selective_copy": 2 + 4,  # a blank and a mark
+    }[name]
+
+
+def problems(config: ConfigDict, weights: Mapping[str, Any], stage: Mapping[str, Any], where: str) -> list[str]:
+    """Returns what is wrong with the tasks of one stage.
+
+    Args:
+        config: whose own fields are sound.
+        weights: of the stage's sources, merged with the main setting's.
+        stage: the curriculum's entry; {} for the main setting.
+        where: how the stage's fields begin in messages, "data" or "data.curriculum[0]".
+    """
+    data, found = config.data, []
+    pairs, needles = stage.get("pairs", data.mqar.pairs), stage.get("needles", data.retrieval.needles)
+    length = stage.get("length", data.length)
+    for name in (task for task in IN_TOKENS if weights[task] > 0):
+        if name == "mqar_gaps":
+            field, value, size = ("pairs" if "pairs" in stage else "mqar.pairs"), pairs, "data.mqar.vocab_size"
+        else:
+            field, size = ("needles" if "needles" in stage else "retrieval.needles"), "data.retrieval.vocab_size"
+            value = needles
+        told = f"{where}.{field} = {value}" if field in stage else f"data.{field} = {value}"
+        if needed(name, needles, pairs) > length + 1:
+            found.append(
+                f"{told}: {name} then takes a length of {needed(name, needles, pairs) - 1} or more, and {where}.length "
+                f"is {length}"
+            )
+        elif bare_vocabulary(config, name) < (least := vocabulary_needed(name, needles, pairs)):
+            found.append(f"{told}: {name} then takes {size} = {least} or more, not {bare_vocabulary(config, name)}")
+    if weights["passkey"] > 0 and data.retrieval.haystack == "distractors":
+        found.append("data.retrieval.haystack = 'distractors': passkey has none; choose own, noise or text")
+    return found

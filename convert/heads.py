@@ -1,0 +1,213 @@
+"""Heads of a trained model joined, masked and taken out: functions of (config.model, flat parameters).
+
+Parameters are {dotted path: array}, those of the blocks stacked [L, ...]. L layers, D width, H query heads, G key/value
+heads, K head_dim; query head h reads key/value head h // (H / G).
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from configs.errors import UserError
+from convert.tensors import PARTS, Params, fuse, split
+from models import pattern
+from models.initial import initialise
+from training.checkpoint import flat
+
+POOLS = ("mean", "first", "random", "fresh")
+OUT = "blocks.attention.out.kernel"
+SINKS = "blocks.attention.sinks"
+# Parameters of attention that no head owns.
+SHARED = ("blocks.attention.out.bias", "blocks.attention.query_norm.scale", "blocks.attention.key_norm.scale")
+# Parameters of positional schemes with a number for each head, on their last axis; t5's table serves all layers.
+BY_HEAD = {
+    "kerple_log": ("bias_r1", "bias_r2"),
+    "kerple_power": ("bias_r1", "bias_r2"),
+    "fire": ("out", "out_bias"),
+    "t5": ("bias_table",),
+}
+
+# Added to the seed, so that fresh heads are not those the run began with where both seeds are the default.
+FRESH = 0x6B76
+
+Heads = frozenset[tuple[int, int]]  # (layer, query head)
+
+
+def grouped(
+    model: ConfigDict, params: Params, num_kv_heads: int, pool: str = "mean", seed: int = 0
+) -> tuple[ConfigDict, Params]:
+    """Returns a model whose query heads share fewer key/value heads (GQA, MQA for one; arXiv 2305.13245, section 2.1).
+
+    Each new head comes from the G / num_kv_heads old ones that its query heads read, by `pool`: their `mean`, the
+    `first` of them, a `random` one (for keys and values the same, each layer and group its own), or a `fresh` one,
+    initialised anew. The paper compares mean, first ("select a single head") and fresh (its "random"), best first.
+
+    Args:
+        model: a resolved config.model.
+        params: its parameters.
+        num_kv_heads: must divide G.
+        pool: of POOLS.
+        seed: of random and fresh.
+
+    Raises:
+        UserError: the number does not divide G, or G is 1 already.
+    """
+    refuse_latent(model, "key/value heads")
+    if pool not in POOLS:
+        raise UserError(f"pool = {pool!r}: must be {', '.join(POOLS)}")
+    if not 0 <= seed < 2**63:
+        raise UserError(f"seed = {seed}: must be in 0 .. 2**63 - 1")
+    old = model.num_kv_heads
+    if num_kv_heads < 1 or num_kv_heads >= old or old % num_kv_heads:
+        allowed = [str(n) for n in range(1, old) if old % n == 0] or ["none: there is one"]
+        raise UserError(f"num_kv_heads = {num_kv_heads}: the run has {old}; must be one of {', '.join(allowed)}")
+    config = model.copy_and_resolve_references()
+    config.num_kv_heads = num_kv_heads
+    fresh = _split(config, dict(flat(initialise(config, (seed + FRESH) % 2**63)[1]))) if pool == "fresh" else {}
+    ratio, layers = old // num_kv_heads, model.num_layers
+    chosen = np.zeros((layers, num_kv_heads), int)
+    if pool == "random":
+        chosen = np.random.default_rng(seed).integers(0, ratio, chosen.shape)
+    found = _split(model, params)
+    for name in _names(found, PARTS[1:]):
+        if pool == "fresh":
+            found[name] = fresh[name]
+            continue
+        old_heads = found[name].reshape(layers, -1, num_kv_heads, ratio, model.head_dim)  # a bias is [L, 1, ...]
+        if pool == "mean":
+            pooled = old_heads.mean(axis=3, dtype=np.float64).astype(np.float32)
+        else:
+            pooled = np.take_along_axis(old_heads, chosen[:, None, :, None, None], axis=3)[:, :, :, 0]
+        found[name] = pooled.reshape(*found[name].shape[:-1], num_kv_heads * model.head_dim)
+    return config, _joined(config, found)
+
+
+def masked(model: ConfigDict, params: Params, heads: Iterable[tuple[int, int]]) -> Params:
+    """Returns parameters in which (layer, head) pairs write nothing: their rows of the output projection are zero.
+
+    That is Michel et al.'s mask (arXiv 1905.10650, equation 1) with xi_h = 0; shapes stay. Training on gives masked
+    heads a gradient, so they can come back.
+
+    Raises:
+        UserError: there is no such head.
+    """
+    rows = np.ones((model.num_layers, model.num_heads), np.float32)
+    for layer, head in checked(model, heads):
+        rows[layer, head] = 0
+    kernel = params[OUT]
+    return {**params, OUT: kernel * np.repeat(rows, kernel.shape[1] // model.num_heads, axis=1)[:, :, None]}
+
+
+def removed(model: ConfigDict, params: Params, heads: Iterable[tuple[int, int]]) -> tuple[ConfigDict, Params]:
+    """Returns a smaller model without (layer, head) pairs: the same function as the masked one.
+
+    All layers are computed alike, so each must keep as many heads, in as many groups of one size: a key/value head
+    goes with the last query head that reads it.
+
+    Raises:
+        UserError: no such head, nothing would be left, layers or groups would keep different numbers, or the positions
+            depend on the number of heads (ALiBi's slopes).
+    """
+    refuse_latent(model, "heads to be removed; without --remove they are masked")
+    gone = checked(model, heads)
+    keep = [[h for h in range(model.num_heads) if (layer, h) not in gone] for layer in range(model.num_layers)]
+    groups = [sorted({h * model.num_kv_heads // model.num_heads for h in kept}) for kept in keep]
+    _refuse_uneven(model, keep)
+    config = model.copy_and_resolve_references()
+    config.num_heads, config.num_kv_heads = len(keep[0]), len(groups[0])
+    found = _split(model, params)
+    for part, kept in zip(PARTS, (keep, groups, groups), strict=True):
+        for name in _names(found, (part,)):
+            found[name] = _columns(found[name], kept, model.head_dim)
+    found[OUT] = _columns(found[OUT].swapaxes(1, 2), keep, model.head_dim).swapaxes(1, 2)
+    if SINKS in found:
+        found[SINKS] = _columns(found[SINKS], keep, 1)
+    _cut_positions(model, found, keep)
+    known = (*_names(found, PARTS), OUT, SINKS, *SHARED)
+    unknown = [name for name in found if name.startswith("blocks.attention.") and name not in known]
+    if unknown:
+        raise UserError(f"{', '.join(unknown)}: heads cannot be removed from it; mask them, without --remove")
+    return config, _joined(config, found)
+
+
+def checked(model: ConfigDict, heads: Iterable[tuple[int, int]]) -> Heads:
+    """Returns (layer, head) pairs as a set.
+
+    Raises:
+        UserError: there is no such layer or head.
+    """
+    found = frozenset(heads)
+    for layer, head in sorted(found):
+        if not (0 <= layer < model.num_layers and 0 <= head < model.num_heads):
+            raise UserError(
+                f"head {layer}:{head}: the run has layers 0 .. {model.num_layers - 1} with heads 0 .. "
+                f"{model.num_heads - 1}"
+            )
+    return found
+
+
+def refuse_latent(model: ConfigDict, what: str) -> None:
+    """Refuses multi-head latent attention.
+
+    Raises:
+        UserError: the model has it.
+    """
+    if model.attention.kind == "mla":
+        raise UserError(f"model.attention.kind = 'mla': has no {what}")
+
+
+def _refuse_uneven(model: ConfigDict, keep: list[list[int]]) -> None:
+    ratio = model.num_heads // model.num_kv_heads
+    sizes = [np.bincount([h // ratio for h in kept], minlength=model.num_kv_heads) for kept in keep]
+    left = [sorted(set(size[size > 0].tolist())) for size in sizes]
+    if any(not kept for kept in keep):
+        raise UserError(f"layer {[not kept for kept in keep].index(True)}: would lose every head; mask them instead")
+    for layer, (size, kept) in enumerate(zip(sizes, keep, strict=True)):
+        if len(left[layer]) > 1:
+            raise UserError(
+                f"layer {layer}: its KV groups would keep {', '.join(map(str, size))} heads; to be removed, heads must "
+                "leave each group as many, or none; mask them instead"
+            )
+        if (len(kept), left[layer]) != (len(keep[0]), left[0]):
+            raise UserError(
+                f"layer {layer}: would keep {len(kept)} heads, {left[layer][0]} a KV group, layer 0 {len(keep[0])}, "
+                f"{left[0][0]} a group; to be removed, every layer must lose as many; mask them instead"
+            )
+
+
+def _cut_positions(model: ConfigDict, params: Params, keep: list[list[int]]) -> None:
+    """Cuts the numbers that positional schemes have for each head, in place."""
+    kinds = [plan.position for plan in pattern.plans(model)]
+    if "alibi" in kinds:
+        raise UserError("model.position.kind = 'alibi': its slopes depend on the number of heads; mask them instead")
+    for kind in dict.fromkeys(kinds):
+        kept = [keep[layer] for layer, other in enumerate(kinds) if other == kind]
+        for parameter in BY_HEAD.get(kind, ()):
+            name = f"schemes.{kind}.{parameter}"
+            if kind != "t5":
+                params[name] = _columns(params[name], kept, 1)
+                continue
+            if any(other != kept[0] for other in kept):
+                raise UserError("model.position.kind = 't5': its table serves all layers; mask their heads instead")
+            params[name] = params[name][..., kept[0]]
+
+
+def _columns(x: np.ndarray, kept: list[list[int]], size: int) -> np.ndarray:
+    """Returns [n, ..., heads * size] with the heads `kept` in each of the n layers."""
+    heads = x.reshape(*x.shape[:-1], -1, size)
+    layers = [layer[..., chosen, :] for layer, chosen in zip(heads, kept, strict=True)]
+    return np.stack([layer.reshape(*layer.shape[:-2], -1) for layer in layers])
+
+
+def _names(params: Params, parts: Iterable[str]) -> list[str]:
+    return [f"{part}.{kind}" for part in parts for kind in ("kernel", "bias") if f"{part}.{kind}" in params]
+
+
+def _split(model: ConfigDict, params: Params) -> Params:
+    arrays = {name: np.asarray(x) for name, x in params.items()}
+    return split(arrays, model.num_heads, model.num_kv_heads, model.head_dim)
+
+
+def _joined(model: ConfigDict, params: Params) -> Params:
+    return fuse(params) if model.attention.qkv == "fused" else params

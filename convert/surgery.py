@@ -1,0 +1,275 @@
+"""python -m convert.surgery: a trained run becomes another one, with fewer heads or other positions.
+
+    python -m convert.surgery kv_heads   --from=RUN --workdir=NEW --num_kv_heads=2 [--pool=mean]
+    python -m convert.surgery rope       --from=RUN --workdir=NEW --scaling=yarn [--factor=4] [--length=1024]
+    python -m convert.surgery drop_heads --from=RUN --workdir=NEW --heads=0:1,0:3,1:2 [--remove]
+
+kv_heads joins key/value heads (MHA to GQA or MQA, arXiv 2305.13245); rope sets another RoPE scaling or length and
+leaves the parameters alone; drop_heads masks heads, given as layer:head, or removes them where every layer and KV group
+keeps as many. RUN is only read. NEW is a run directory like any other, and trains on, in a third directory, by
+
+    python train.py --config=NEW/config.json --workdir=UPTRAINED --config.budget.amount=500
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs import cli, fields, validate
+from configs.errors import ConfigError, UserError, nearest
+from configs.positions import SCALED, SCALINGS, either, kinds_of
+from convert import heads as of_heads
+from convert.tensors import Params
+from convert.writing import refuse_existing, write_run
+from training import run as runs
+from training.checkpoint import flat
+from training.files import read_json
+
+SCALING = "model.position.rope.scaling"
+ROPE_FIELDS = (f"{SCALING}.", "model.position.rope.theta", "model.position.temperature.")
+
+
+def kv_heads(
+    source: str | Path,
+    workdir: str | Path,
+    num_kv_heads: int,
+    pool: str = "mean",
+    seed: int = 0,
+    overrides: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes a run whose query heads share fewer key/value heads (see `heads.grouped`).
+
+    Args:
+        source: a run directory; its newest checkpoint is read.
+        workdir: the new one, which must not exist, or be empty.
+        num_kv_heads: of the new run.
+        pool: mean, first, random or fresh.
+        seed: of random and fresh.
+        overrides: further fields of the new run, dotted; none of the model.
+
+    Returns:
+        workdir, absolute.
+
+    Raises:
+        UserError: no run there, something in workdir, or what `heads.grouped` refuses.
+    """
+    config = _config(source, workdir, overrides)
+    was = config.model.num_kv_heads
+
+    def operate(params: Params) -> Params:
+        config.model, params = of_heads.grouped(config.model, params, num_kv_heads, pool, seed)
+        return params
+
+    done = {"num_kv_heads": num_kv_heads, "from_kv_heads": was, "pool": pool}
+    return _write(source, workdir, config, operate, "kv_heads", done | ({"seed": seed} if pool != "mean" else {}))
+
+
+def rope(
+    source: str | Path,
+    workdir: str | Path,
+    scaling: str | None = None,
+    factor: float | None = None,
+    length: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes a run with another RoPE scaling or another length, and the same parameters.
+
+    Args:
+        source: a run directory; its newest checkpoint is read.
+        workdir: the new one, which must not exist, or be empty.
+        scaling: its kind; None: the run's own. The original length stays the run's, and numbers that were chosen for
+            its own scaling (an attention factor) are unset.
+        factor: None: just what reaches `length`, length / original length.
+        length: tokens a row from here on, `data.length`; None: as it was.
+        overrides: further fields of the new run, dotted; of the model, those of the scaling, theta and temperature.
+
+    Returns:
+        workdir, absolute.
+
+    Raises:
+        UserError: no run there, something in workdir, nothing to change, or a scaling that the run's model refuses.
+    """
+    overrides = dict(overrides or {})
+    if scaling is None and factor is None and length is None and not any(n.startswith(ROPE_FIELDS) for n in overrides):
+        raise UserError("nothing to change: give --scaling, --factor or --length (see --help)")
+    if scaling is not None and scaling not in SCALINGS:
+        raise UserError(f"--scaling={scaling}: must be {either(SCALINGS)}{nearest(scaling, SCALINGS)}")
+    config = _config(source, workdir, None)
+    if scaling is not None or factor is not None:
+        overrides = _scaling(config, scaling, factor, length) | overrides
+    if length is not None:
+        overrides = {"data.length": length} | overrides
+    config = _config(source, workdir, overrides, ROPE_FIELDS)
+    done = {name: overrides[name] for name in sorted(overrides)}
+    return _write(source, workdir, config, lambda params: params, "rope", done)
+
+
+def _scaling(config: ConfigDict, kind: str | None, factor: float | None, length: int | None) -> dict[str, Any]:
+    """Returns the fields of another scaling."""
+    own = config.model.position.rope.scaling
+    if not kinds_of(config) & {*SCALED}:
+        raise UserError(
+            f"model.position.kind = {config.model.position.kind!r}: a RoPE scaling acts on {either(SCALED)} alone"
+        )
+    kind = own.kind if kind is None else kind
+    if kind == "none":
+        factor = 1.0 if factor is None else factor
+    elif factor is None and length is None:
+        raise UserError(f"--scaling={kind}: needs --factor, or --length to take it from")
+    elif factor is None:
+        factor = max(1.0, (length or 0) / own.original_length)
+    found: dict[str, Any] = {f"{SCALING}.kind": kind, f"{SCALING}.factor": factor}
+    if own.kind != "none":
+        found |= dict.fromkeys(f"{SCALING}.{name}" for name in ("attention_factor", "mscale", "mscale_all_dim"))
+    return found
+
+
+def drop_heads(
+    source: str | Path,
+    workdir: str | Path,
+    heads: Sequence[tuple[int, int]],
+    remove: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes a run without some of its query heads, as head pruning at test time takes them (arXiv 1905.10650).
+
+    Args:
+        source: a run directory; its newest checkpoint is read.
+        workdir: the new one, which must not exist, or be empty.
+        heads: (layer, head) pairs.
+        remove: make the model smaller (see `heads.removed`); else mask them, which any choice of heads allows
+            (`heads.masked`).
+        overrides: further fields of the new run, dotted; none of the model.
+
+    Returns:
+        workdir, absolute.
+
+    Raises:
+        UserError: no run there, something in workdir, no such head, or what `heads.removed` refuses.
+    """
+    config = _config(source, workdir, overrides)
+    chosen = sorted(of_heads.checked(config.model, heads))
+    if not chosen:
+        raise UserError("--heads: names no head")
+
+    def operate(params: Params) -> Params:
+        if not remove:
+            return of_heads.masked(config.model, params, chosen)
+        config.model, params = of_heads.removed(config.model, params, chosen)
+        return params
+
+    done = {"heads": [f"{layer}:{head}" for layer, head in chosen], "removed": remove}
+    return _write(source, workdir, config, operate, "drop_heads", done)
+
+
+def _config(
+    source: str | Path, workdir: str | Path, overrides: Mapping[str, Any] | None, allowed: tuple[str, ...] = ()
+) -> ConfigDict:
+    """Returns the source's config with overrides, checked.
+
+    It has no curriculum, which led the source to where the new run begins.
+    """
+    refuse_existing(Path(workdir).absolute())
+    config = runs.load_config(source)
+    for name in overrides or {}:
+        if name.startswith("model.") and not name.startswith(allowed or "-"):
+            some = ", ".join(f"{field}*" if field.endswith(".") else field for field in allowed)
+            raise UserError(f"--config.{name}: is the source's; {some or 'no field of the model'} can be set")
+    config.data.curriculum = ()
+    cli.apply(config, dict(overrides or {}))
+    validate.check(config)
+    return config
+
+
+def _write(
+    source: str | Path,
+    workdir: str | Path,
+    config: ConfigDict,
+    operate: Callable[[Params], Params],
+    operation: str,
+    done: Mapping[str, Any],
+) -> Path:
+    run = runs.load(source)
+    info = read_json(path) if (path := Path(source) / "run.json").exists() else {}
+    params = operate(dict(flat(run.params)))
+    validate.check(config)
+    origin = {"kind": "surgery", "from": str(Path(source).absolute()), "step": run.step, "operation": operation, **done}
+    if info.get("origin"):
+        origin["source_origin"] = info["origin"]
+    folder = Path(source) / "tokenizer"
+    return write_run(
+        workdir,
+        config,
+        params,
+        tokenizer_from=folder if folder.exists() else None,
+        origin=origin,
+        data=info.get("data"),
+    )
+
+
+def parse_heads(text: str) -> list[tuple[int, int]]:
+    """Reads "0:1,0:3,1:2" as (layer, head) pairs.
+
+    Raises:
+        UserError: a part is no layer:head.
+    """
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        layer, _, head = part.partition(":")
+        if not (layer.isdecimal() and head.isdecimal()):
+            raise UserError(f"--heads: {part!r} is not layer:head, two whole numbers")
+        found.append((int(layer), int(head)))
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__ or "")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="kv_heads | rope | drop_heads")
+
+    def command(name: str, description: str) -> argparse.ArgumentParser:
+        found = commands.add_parser(name, description=description, help=description, allow_abbrev=False)
+        found.add_argument("--from", dest="source", required=True, metavar="RUN", help="the run directory to read")
+        found.add_argument("--workdir", required=True, metavar="NEW", help="the run directory to write")
+        found.epilog = "--config.FIELD=VALUE sets a further field of the new run: its data, budget or optimizer."
+        return found
+
+    group = command("kv_heads", "join key/value heads: MHA to GQA or MQA")
+    group.add_argument("--num_kv_heads", type=int, required=True, help="how many remain; must divide the run's")
+    pools = "of each group take the mean (default), the first, a random one, or initialise it afresh"
+    group.add_argument("--pool", choices=of_heads.POOLS, default="mean", help=pools)
+    group.add_argument("--seed", type=int, default=0, help="of --pool=random and fresh")
+    turn = command("rope", "set another RoPE scaling or another length")
+    turn.add_argument("--scaling", metavar="KIND", help=either(SCALINGS))
+    turn.add_argument("--factor", type=float, help="the stretch (default: length / original length)")
+    turn.add_argument("--length", type=int, help="tokens a row from here on")
+    drop = command("drop_heads", "mask or remove attention heads")
+    drop.add_argument("--heads", required=True, metavar="L:H,...", help="layer:head pairs, counted from 0")
+    drop.add_argument("--remove", action="store_true", help="make the model smaller; every layer must lose as many")
+    return parser
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command."""
+    overrides, rest = cli.split_overrides(argv)
+    given = _parser().parse_args(rest)
+    paths = (given.source, given.workdir)
+    try:
+        if given.command == "kv_heads":
+            workdir = kv_heads(*paths, given.num_kv_heads, given.pool, given.seed, overrides)
+        elif given.command == "rope":
+            workdir = rope(*paths, given.scaling, given.factor, given.length, overrides)
+        else:
+            workdir = drop_heads(*paths, parse_heads(given.heads), given.remove, overrides)
+    except ConfigError as error:
+        raise ConfigError([f"{given.source}: {problem}" for problem in error.problems]) from None
+    config = fields.flatten(runs.load_config(workdir))
+    told = {name: config[f"model.{name}"] for name in ("num_heads", "num_kv_heads")}
+    told |= {"scaling": config[f"{SCALING}.kind"], "length": config["data.length"]}
+    print(f"{workdir}: " + ", ".join(f"{name} {value}" for name, value in told.items()))
+
+
+if __name__ == "__main__":
+    cli.main(main)

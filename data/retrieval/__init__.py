@@ -1,0 +1,13 @@
+"""Retrieval tasks: each deterministic from a seed, for any tokenizer, length and depth.
+
+A task is a source of the training mixture (`config.data.weights.NAME`) and an evaluation
+(`config.eval.retrieval.task`), both from the same `rows` (see `rows.Task`). `make` builds one; docs/retrieval.md
+describes them all.
+"""
+
+from data.retrieval.build import make
+from data.retrieval.draws import Draw
+from data.retrieval.rows import Rows, Task
+from data.retrieval.source import TaskSource, evaluation
+
+__all__ = ["Draw", "Rows", "Task", "TaskSource", "evaluation", "make"]

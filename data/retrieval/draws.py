@@ -1,0 +1,122 @@
+"""Random rows: each a function of (seed, task, stage, its number), and on one side of the split of all rows.
+
+Training and evaluation never meet: a hash of what a row tells (its keys and values, in a canonical order) sends one in
+eight of all possible rows to evaluation and the rest to training, whatever the seed, the stage, the length and the
+depth. Their random numbers differ too, being other keys of a counter-based generator.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from configs.errors import UserError
+from data import seeding
+
+EVALUATION_SHARE = 8  # one row in so many is held out
+ATTEMPTS = 512  # draws before giving up on finding a row of the right kind
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which rows are drawn.
+
+    Attributes:
+        seed: the run's.
+        stage: of the curriculum; another stage draws other rows.
+        held_out: rows for evaluation, which no training row equals in what it tells.
+    """
+
+    seed: int
+    stage: int = 0
+    held_out: bool = False
+
+    def key(self, task: str, part: int = 0) -> np.ndarray:
+        """Returns the key of a task's counter-based generator, uint64 [2]; `part` gives independent ones."""
+        purpose = seeding.TASK_EVAL if self.held_out else seeding.TASK_TRAIN
+        return seeding.philox_key(self.seed, purpose, zlib.crc32(task.encode()), self.stage, part)
+
+
+class Dice:
+    """Random numbers of one row, from raw words of Philox, so that no library's later version changes a row."""
+
+    def __init__(self, key: np.ndarray, row: int, attempt: int) -> None:
+        self._raw = np.random.Philox(key=key, counter=np.array([0, 0, attempt, row], np.uint64)).random_raw
+
+    def below(self, limit: int) -> int:
+        """Returns a number in 0 .. limit - 1."""
+        return int(self._raw()) % limit
+
+    def order(self, count: int) -> list[int]:
+        """Returns 0 .. count - 1 in random order."""
+        return np.argsort(np.asarray(self._raw(count)), kind="stable").tolist()
+
+    def distinct(self, make: Callable[["Dice"], str], count: int, taken: Iterable[str] = ()) -> list[str]:
+        """Returns `count` strings made by `make`, all different and none of `taken`.
+
+        Raises:
+            UserError: there do not seem to be so many.
+        """
+        seen, found = set(taken), list[str]()
+        for _ in range(64 * count + 1024):
+            if len(found) == count:
+                return found
+            made = make(self)
+            if made not in seen:
+                seen.add(made)
+                found.append(made)
+        raise UserError(
+            f"a row needs {count} different keys or values such as {make(self)!r}, and there are not so many; raise "
+            "data.retrieval.letters or data.retrieval.digits"
+        )
+
+
+def held_out_facts(facts: Sequence[str]) -> bool:
+    """Returns whether a row that tells these facts, in whatever order, belongs to evaluation."""
+    digest = hashlib.blake2b("\0".join(sorted(facts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % EVALUATION_SHARE == 0
+
+
+def held_out_words(words: np.ndarray) -> np.ndarray:
+    """Returns whether rows with these hashes of their content belong to evaluation: uint64 [n] to bool [n]."""
+    return seeding.mix(words) % np.uint64(EVALUATION_SHARE) == 0
+
+
+Arrays = tuple[np.ndarray, ...]
+
+
+def settled(
+    make: Callable[[int, int, int], Arrays], content: Callable[[Arrays], np.ndarray], count: int, held_out: bool
+) -> Arrays:
+    """Draws each row again until it is on the side wanted; a row does not depend on its neighbours.
+
+    Args:
+        make: (first, rows, attempt) to arrays [rows, ...], each row a function of its number and the attempt.
+        content: those arrays to a hash of what each row tells, uint64 [rows].
+        count: how many rows; numbers 0 .. count - 1 are given to `make`.
+        held_out: the side.
+
+    Raises:
+        UserError: no such rows are found.
+    """
+    drawn = make(0, count, 0)
+    wrong = held_out_words(content(drawn)) != held_out
+    for attempt in range(1, ATTEMPTS):
+        if not wrong.any():
+            return drawn
+        # From the first wrong row to the last: a few are drawn in vain, which costs less than one generator for each.
+        low, high = int(np.argmax(wrong)), len(wrong) - int(np.argmax(wrong[::-1]))
+        again = make(low, high - low, attempt)
+        for old, new in zip(drawn, again, strict=True):
+            old[low:high][wrong[low:high]] = new[wrong[low:high]]
+        wrong = wrong & (held_out_words(content(drawn)) != held_out)
+    raise too_few()
+
+
+def too_few() -> UserError:
+    """Returns the error of a task with too few different rows to hold some of them out."""
+    return UserError(
+        "the task has too few different rows to hold some of them out; use a larger vocabulary, more digits or letters"
+    )

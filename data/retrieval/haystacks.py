@@ -1,0 +1,131 @@
+"""What needles lie in: repeated noise, the run's own text, or more needles of the kind that nobody asks for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from data.retrieval.draws import Dice
+from data.streams import TokenStream
+from data.tokenizers import Tokenizer
+
+# PI's sentences (2306.15595, section 3.3.1). A sentence takes the space before it, as tokenizers that join the two see
+# it inside a text.
+NOISE = " The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+
+
+class Encoder:
+    """Tokens of pieces of text, each piece by itself, so that an answer's tokens are those of its needle.
+
+    Pieces that come again and again are kept; copies sent to other processes start without them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._kept: dict[str, np.ndarray] = {}
+
+    def __reduce__(self) -> tuple[type, tuple[Tokenizer]]:
+        return Encoder, (self.tokenizer,)
+
+    def __call__(self, piece: str) -> np.ndarray:
+        """Returns the ids of a piece, int32 [n]."""
+        found = self._kept.get(piece)
+        if found is None:
+            if len(self._kept) > 4096:
+                self._kept.clear()
+            found = self._kept[piece] = self.tokenizer.encode(piece)
+        return found
+
+    def joined(self, pieces: tuple[str, ...]) -> np.ndarray:
+        """Returns the ids of pieces one after the other."""
+        return np.concatenate([self(piece) for piece in pieces])
+
+
+@dataclass(frozen=True)
+class Hay:
+    """A haystack of so many tokens.
+
+    Attributes:
+        tokens: int32 [room].
+        cuts: int64 [n], where a needle may go in, rising, from the first place to `room`; None: between any two tokens.
+    """
+
+    tokens: np.ndarray
+    cuts: np.ndarray | None = None
+
+    def offset(self, depth: float) -> int:
+        """Returns the tokens before a needle at a depth in 0 .. 1: the nearest place there is."""
+        if self.cuts is None:
+            return round(depth * len(self.tokens))
+        return int(self.cuts[np.abs(self.cuts - depth * len(self.tokens)).argmin()])
+
+    def anywhere(self, dice: Dice, low: int, high: int) -> int:
+        """Returns a place between two offsets, drawn uniformly."""
+        if self.cuts is None:
+            return low + dice.below(high - low + 1)
+        inside = self.cuts[(self.cuts >= low) & (self.cuts <= high)]
+        return int(inside[dice.below(len(inside))])
+
+
+class Haystack(Protocol):
+    """`fill` returns a haystack of exactly `room` tokens; `kind` is its name; `own` tells whether it is real text."""
+
+    kind: str
+
+    def fill(self, dice: Dice, room: int, distractor: Callable[[], np.ndarray]) -> Hay:
+        """Returns a haystack; `distractor` gives the tokens of another needle at each call."""
+
+
+class Noise:
+    """One passage again and again, cut at its beginning, so that its end is a sentence's."""
+
+    kind = "noise"
+
+    def __init__(self, encode: Encoder) -> None:
+        self._encode = encode
+
+    def fill(self, dice: Dice, room: int, distractor: Callable[[], np.ndarray]) -> Hay:
+        """See `Haystack`; nothing is random."""
+        return Hay(self._tail(room))
+
+    def _tail(self, room: int) -> np.ndarray:
+        passage = self._encode(NOISE)
+        repeats = -(-room // len(passage))
+        return np.tile(passage, repeats)[repeats * len(passage) - room :]
+
+
+class Text:
+    """A stretch of one split of the run's text, from anywhere in it; the text is a ring."""
+
+    kind = "text"
+
+    def __init__(self, stream: TokenStream) -> None:
+        self._stream = stream
+
+    def fill(self, dice: Dice, room: int, distractor: Callable[[], np.ndarray]) -> Hay:
+        """See `Haystack`."""
+        size = len(self._stream)
+        start = dice.below(size)
+        if start + room <= size:
+            return Hay(np.asarray(self._stream.tokens[start : start + room]).astype(np.int32))
+        return Hay(self._stream.tokens[(start + np.arange(room)) % size].astype(np.int32))
+
+
+class Distractors(Noise):
+    """Whole needles only; the tokens that are left, fewer than a needle's, are noise before the first."""
+
+    kind = "distractors"
+
+    def fill(self, dice: Dice, room: int, distractor: Callable[[], np.ndarray]) -> Hay:
+        """See `Haystack`; a needle goes in between two others."""
+        found: list[np.ndarray] = []
+        left = room
+        while left:
+            made = distractor()
+            if len(made) > left:
+                break
+            found.append(made)
+            left -= len(made)
+        cuts = left + np.concatenate([[0], np.cumsum([len(made) for made in found])]).astype(np.int64)
+        return Hay(np.concatenate([self._tail(left), *found]).astype(np.int32), cuts)

@@ -1,0 +1,245 @@
+"""What tasks in words share: a row is an introduction, a haystack with needles in it, a question and its answers.
+
+Parts are tokenised apart and joined as tokens: a row is as long as asked to the token, needles are never cut, a depth
+grid of any fineness is exact, and an answer's tokens are those that its needle holds, whatever the tokenizer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from configs.errors import UserError
+from data.retrieval.draws import ATTEMPTS, Dice, Draw, held_out_facts, too_few
+from data.retrieval.haystacks import Encoder, Hay, Haystack
+from data.retrieval.rows import Rows
+
+Needle = tuple[str, ...]  # its pieces, tokenised apart, so that what may be asked for is a piece of its own
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one row tells and asks, in words.
+
+    Attributes:
+        needles: in the order of the chain, where there is one.
+        answers: (text as it stands in the needle, number of the needle it is in), in the order of the question.
+        question: pieces of text after the haystack.
+        facts: what the row tells, for the split into training and evaluation.
+        drawn: (random string, the most bytes that one of its kind has), each a piece but for a space before it.
+        unique: strings that the haystack must not hold, or there would be other answers.
+        introduction: before the haystack.
+        between: what separates two answers.
+        as_told: answers follow in the order their needles have in the row, not in that of the question.
+    """
+
+    needles: tuple[Needle, ...]
+    answers: tuple[tuple[str, int], ...]
+    question: Needle
+    facts: tuple[str, ...]
+    drawn: tuple[tuple[str, int], ...]
+    unique: tuple[str, ...]
+    introduction: str = ""
+    between: str = ""
+    as_told: bool = False
+
+
+@dataclass(frozen=True)
+class TextTask:
+    """A task in words; each kind says what a row tells (`sample`) and what its distractors are.
+
+    Attributes:
+        encode: the tokenizer.
+        haystack: what needles lie in.
+        needles: of a row, where it has a choice.
+        short: the short form.
+    """
+
+    encode: Encoder
+    haystack: Haystack
+    needles: int = 1
+    short: bool = False
+    all_depths: bool = field(default=False, init=False)
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        raise NotImplementedError
+
+    @property
+    def chained(self) -> bool:
+        """Whether the needles keep their order in the row."""
+        return False
+
+    def most(self) -> int | None:
+        """Returns the only number of needles there can be, or None where it is free."""
+        return None
+
+    def sample(self, dice: Dice, needles: int) -> Sample:
+        """Returns what a row with so many needles tells and asks."""
+        raise NotImplementedError
+
+    def distractor(self, dice: Dice, sample: Sample) -> Needle:
+        """Returns a needle that says nothing about what the sample asks."""
+        raise NotImplementedError
+
+    def alphabet(self) -> tuple[str, ...]:
+        """Returns pieces that hold every character a random key or value may have."""
+        raise NotImplementedError
+
+    def rows(
+        self,
+        draw: Draw,
+        first: int,
+        count: int,
+        *,
+        length: int,
+        needles: int | None = None,
+        depth: float | None = None,
+        vary: bool = False,
+    ) -> Rows:
+        """See `rows.Task`."""
+        most = self.most() or needles or self.needles
+        key = draw.key(self.name)
+        found = []
+        for row in range(first, first + count):
+            # The number of needles stays as it was drawn, however often the rest is drawn again.
+            number = 1 + Dice(key, row, ATTEMPTS).below(most) if vary else most
+            found.append(self._row(key, row, draw.held_out, length, number, depth))
+        return _joined(found, length)
+
+    def shortest(self, needles: int | None = None) -> int:
+        """See `rows.Task`: a random piece of text counts a token for each of its bytes."""
+        most = self.most() or needles or self.needles
+        return max(self._longest(self.sample(Dice(np.zeros(2, np.uint64), 0, 0), number)) for number in {1, most})
+
+    def _longest(self, sample: Sample) -> int:
+        drawn = dict(sample.drawn)
+
+        def size(piece: str) -> int:
+            text = piece.lstrip()
+            return len(piece) - len(text) + drawn[text] if text in drawn else len(self.encode(piece))
+
+        pieces = [piece for needle in sample.needles for piece in needle]
+        pieces += [sample.introduction, *sample.question, *(text for text, _ in sample.answers)]
+        return sum(map(size, pieces)) + (len(sample.answers) - 1) * size(sample.between)
+
+    def _row(
+        self, key: np.ndarray, row: int, held_out: bool, length: int, needles: int, depth: float | None
+    ) -> "_Laid":
+        for attempt in range(ATTEMPTS):
+            dice = Dice(key, row, attempt)
+            sample = self.sample(dice, needles)
+            if held_out_facts(sample.facts) != held_out:
+                continue
+            laid = self._lay_out(dice, sample, length, needles, depth)
+            if laid is not None:
+                return laid
+        if self.haystack.kind == "text":
+            raise UserError(
+                f"{self.name}: in {ATTEMPTS} draws no row was found whose text does not hold a needle's words already; "
+                "raise data.retrieval.letters or data.retrieval.digits, or take the full form"
+            )
+        raise too_few()
+
+    def _lay_out(self, dice: Dice, sample: Sample, length: int, number: int, depth: float | None) -> "_Laid | None":
+        """Puts a sample into a row; None where the haystack happens to hold what must be unique."""
+        encode = self.encode
+        needles = [encode.joined(pieces) for pieces in sample.needles]
+        introduction, question = encode(sample.introduction), encode.joined(sample.question)
+        answers, between = [encode(text) for text, _ in sample.answers], encode(sample.between)
+        end = sum(map(len, answers)) + (len(answers) - 1) * len(between)
+        room = length - len(introduction) - sum(map(len, needles)) - len(question) - end
+        if room < 0:
+            raise UserError(f"a row of {length} tokens is too short for {self.name}: this one needs {length - room}")
+        hay = self.haystack.fill(dice, room, lambda: encode.joined(self.distractor(dice, sample)))
+        if self.haystack.kind == "text":
+            text = encode.tokenizer.decode(hay.tokens)
+            if any(word in text for word in sample.unique):
+                return None
+        offsets = self._places(dice, hay, len(needles), sorted({needle for _, needle in sample.answers}), depth)
+        told = sorted(range(len(needles)), key=lambda needle: (offsets[needle], needle))
+        parts, at, spans = [introduction], len(introduction), np.zeros((len(needles), 2), np.int32)
+        cut = 0
+        for needle in told:
+            parts += [hay.tokens[cut : offsets[needle]], needles[needle]]
+            at += offsets[needle] - cut + len(needles[needle])
+            cut = offsets[needle]
+            spans[needle] = at - len(needles[needle]), at
+        parts += [hay.tokens[cut:], question]
+        order = list(range(len(answers)))
+        if sample.as_told:
+            order.sort(key=lambda answer: told.index(sample.answers[answer][1]))
+        at = prompt = length - end
+        answered = []
+        for place, answer in enumerate(order):
+            if place:
+                parts.append(between)
+                at += len(between)
+            parts.append(answers[answer])
+            answered.append((at, at + len(answers[answer])))
+            at += len(answers[answer])
+        depths = [offsets[sample.answers[answer][1]] / room if room else 0.0 for answer in order]
+        references = tuple(sample.answers[answer][0].strip() for answer in order)
+        return _Laid(np.concatenate(parts), np.array(answered), np.array(depths), spans, prompt, number, references)
+
+    def _places(self, dice: Dice, hay: Hay, count: int, asked: Sequence[int], depth: float | None) -> list[int]:
+        """Returns the haystack's tokens before each needle: one of those asked for at the depth, others anywhere."""
+        room = len(hay.tokens)
+        target = asked[dice.below(len(asked))]
+        low = high = None if depth is None else hay.offset(depth)
+        places = []
+        for needle in range(count):
+            if needle == target and depth is not None:
+                places.append(hay.offset(depth))
+            elif self.chained and low is not None and high is not None:
+                places.append(hay.anywhere(dice, *((0, high) if needle < target else (low, room))))
+            else:
+                places.append(hay.anywhere(dice, 0, room))
+        if not self.chained:
+            return places
+        return sorted(places)
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """One row, laid out; see `Rows`."""
+
+    tokens: np.ndarray
+    spans: np.ndarray
+    depths: np.ndarray
+    needles: np.ndarray
+    prompt: int
+    number: int
+    references: tuple[str, ...]
+
+
+def _joined(rows: Sequence[_Laid], length: int) -> Rows:
+    answers, needles = max(len(row.spans) for row in rows), max(len(row.needles) for row in rows)
+
+    def filled(values: np.ndarray, size: int, fill: float) -> np.ndarray:
+        return np.pad(values, [(0, size - len(values)), *[(0, 0)] * (values.ndim - 1)], constant_values=fill)
+
+    prompts = np.array([row.prompt for row in rows], np.int32)
+    return Rows(
+        tokens=np.stack([row.tokens for row in rows]).astype(np.int32),
+        spans=np.stack([filled(row.spans, answers, 0) for row in rows]).astype(np.int32),
+        depths=np.stack([filled(row.depths, answers, np.nan) for row in rows]),
+        needles=np.stack([filled(row.needles, needles, 0) for row in rows]),
+        scored=np.arange(length) >= prompts[:, None],
+        prompts=prompts,
+        ends=np.full(len(rows), length, np.int32),
+        pairs=np.array([row.number for row in rows], np.int32),
+        references=tuple(row.references for row in rows),
+    )
+
+
+def number(dice: Dice, digits: int) -> str:
+    """Returns a number of so many digits; its first is not 0."""
+    low = 10 ** (digits - 1)
+    return str(low + dice.below(9 * low))
+
+
+def letters(dice: Dice, count: int, alphabet: str) -> str:
+    """Returns so many letters."""
+    return "".join(alphabet[dice.below(len(alphabet))] for _ in range(count))

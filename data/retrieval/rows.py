@@ -1,0 +1,98 @@
+"""The protocol of a retrieval task: rows of tokens, where their answers are, and what they refer to."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from data.retrieval.draws import Draw
+
+
+@dataclass(frozen=True)
+class Rows:
+    """n rows of one task, each of one length, with A answers and N needles in the row that has most.
+
+    Attributes:
+        tokens: int32 [n, length].
+        spans: int32 [n, A, 2], each answer's first token and the one behind its last; (0, 0) where a row has fewer.
+        depths: float [n, A], where what an answer is about begins: 0 (the haystack's start) .. 1 (its end), counted in
+            tokens of haystack or, among bare pairs, in pairs; NaN where a row has fewer.
+        needles: int32 [n, N, 2], the tokens of everything told that could be asked for; (0, 0) where a row has fewer.
+        scored: bool [n, length], the tokens of answers and what separates them.
+        prompts: int32 [n], the tokens before those that a model is asked to generate; the rest of the row up to `ends`.
+        ends: int32 [n], the end of the last answer.
+        pairs: int32 [n], how many needles, pairs, hops or tokens a row holds.
+        references: for each row the answers as text (token numbers, for tasks of bare tokens).
+    """
+
+    tokens: np.ndarray
+    spans: np.ndarray
+    depths: np.ndarray
+    needles: np.ndarray
+    scored: np.ndarray
+    prompts: np.ndarray
+    ends: np.ndarray
+    pairs: np.ndarray
+    references: tuple[tuple[str, ...], ...]
+
+    def batch(self, answer_weight: float = 1.0, text_weight: float = 0.0) -> dict[str, np.ndarray]:
+        """Returns tokens, targets int32 and weights float32, [n, length - 1]; a target's weight tells what it is."""
+        weights = np.where(self.scored[:, 1:], np.float32(answer_weight), np.float32(text_weight))
+        return {"tokens": self.tokens[:, :-1], "targets": self.tokens[:, 1:], "weights": weights}
+
+
+class Task(Protocol):
+    """A task, built once from the config, the tokenizer and the text.
+
+    Attributes:
+        name: as in `config.data.weights`.
+        needles: how many needles, pairs, hops or tokens a row holds if nothing else is asked.
+        all_depths: a row's answers are about all depths at once, and `depth` is not taken.
+    """
+
+    @property
+    def name(self) -> str:
+        """See the class."""
+
+    @property
+    def needles(self) -> int:
+        """See the class."""
+
+    @property
+    def all_depths(self) -> bool:
+        """See the class."""
+
+    def shortest(self, needles: int | None = None) -> int:
+        """Returns the tokens that a row with so many needles needs at most, without any haystack."""
+
+    def rows(
+        self,
+        draw: Draw,
+        first: int,
+        count: int,
+        *,
+        length: int,
+        needles: int | None = None,
+        depth: float | None = None,
+        vary: bool = False,
+    ) -> Rows:
+        """Returns rows first .. first + count - 1, each a function of (draw, its number) and the setting.
+
+        Args:
+            draw: seed, stage, and whether for training or for evaluation.
+            first: the first row's number.
+            count: how many.
+            length: tokens a row, to the token.
+            needles: how many needles (pairs, hops, tokens) a row; None: the task's own number.
+            depth: 0 .. 1, where the needle asked for lies, or one of them; None: anywhere, drawn uniformly.
+            vary: draw the number of needles uniformly from 1 .. needles, as training does.
+
+        Raises:
+            UserError: the length does not hold it.
+        """
+
+
+def same_spans(columns: np.ndarray, valid: np.ndarray, size: int = 1) -> np.ndarray:
+    """Returns spans [n, A, 2] of `size` tokens from their first columns int [n, A]; (0, 0) where not valid."""
+    spans = np.stack([columns, columns + size], axis=2)
+    return np.where(valid[:, :, None], spans, 0).astype(np.int32)

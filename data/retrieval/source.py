@@ -1,0 +1,72 @@
+"""A task's rows as batches: fresh ones for training, held-out ones for a validation loss."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from configs.errors import UserError
+from data.packing import Batch
+from data.retrieval.draws import Draw
+from data.retrieval.rows import Task
+
+
+class TaskSource:
+    """Fresh training rows of one stage; row i is a function of (seed, stage, i) and the setting alone.
+
+    Args:
+        task: from `make`.
+        draw: seed and stage.
+        length: T, tokens a row of the batch.
+        needles: most needles (pairs, hops, tokens) a row; drawn uniformly from 1 .. needles.
+        answer_weight: of the loss at answers' tokens.
+        text_weight: of the loss at all others.
+        segments: also give `positions` and `segments`, for batches with packed documents; a row is one piece.
+
+    Raises:
+        UserError: such a row may not fit the length.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        draw: Draw,
+        *,
+        length: int,
+        needles: int,
+        answer_weight: float = 1.0,
+        text_weight: float = 0.0,
+        segments: bool = False,
+    ) -> None:
+        short = task.shortest(needles) - 1
+        if length < short:
+            advice = "" if getattr(task, "short", True) else ", or set data.retrieval.form = 'short'"
+            raise UserError(
+                f"data.weights.{task.name}: rows of {length} tokens are too short for its needles and question, which "
+                f"take up to {short}; raise the length{advice}"
+            )
+        self._task, self._draw, self._length, self._needles = task, draw, length, needles
+        self._weights = (answer_weight, text_weight)
+        self._segments = segments
+
+    def rows(self, first: int, count: int) -> Batch:
+        """Returns consecutive rows as a batch [count, T]."""
+        found = self._task.rows(
+            self._draw, first, count, length=self._length + 1, needles=self._needles, vary=True
+        ).batch(*self._weights)
+        if self._segments:
+            shape = (count, self._length)
+            found["positions"] = np.broadcast_to(np.arange(self._length, dtype=np.int32), shape).copy()
+            found["segments"] = np.ones(shape, np.int32)
+        return found
+
+
+def evaluation(task: Task, seed: int, *, length: int, batch_size: int, rows: int) -> Iterator[Batch]:
+    """Yields `rows` held-out rows in batches that score answers alone; the last is filled up with weight 0.
+
+    The number of needles is drawn as in training. Rows do not depend on the batch size.
+    """
+    for first in range(0, rows, batch_size):
+        count = min(batch_size, rows - first)
+        found = task.rows(Draw(seed, held_out=True), first, count, length=length + 1, vary=True).batch()
+        fill = [(0, batch_size - count), (0, 0)]
+        yield {name: np.pad(values, fill) for name, values in found.items()}
