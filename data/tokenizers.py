@@ -67,7 +67,13 @@ class Bytes:
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Returns the text; invalid UTF-8, and ids above 255, become the replacement character."""
         # 0xff never occurs in UTF-8.
-        return bytes(int(i) if 0 <= i < 256 else 0xFF for i in ids).decode(errors="replace")
+        numbers = np.asarray(ids)
+        return (
+            np.where((numbers >= 0) & (numbers < 256), numbers, 0xFF)
+            .astype(np.uint8)
+            .tobytes()
+            .decode(errors="replace")
+        )
 
     def describe(self) -> dict[str, Any]:
         """Returns the identity."""

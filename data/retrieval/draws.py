@@ -40,18 +40,22 @@ class Draw:
 
 
 class Dice:
-    """Random numbers of one row, from raw words of Philox, so that no library's later version changes a row."""
+    """Random numbers of one row, from raw words of Philox, so that no library's later version changes a row.
 
-    def __init__(self, key: np.ndarray, row: int, attempt: int) -> None:
-        self._raw = np.random.Philox(key=key, counter=np.array([0, 0, attempt, row], np.uint64)).random_raw
+    `words` are the row's first ones, where they were drawn for many rows at once; more follow from another counter.
+    """
+
+    def __init__(self, key: np.ndarray, row: int, attempt: int, words: Sequence[int] = ()) -> None:
+        self._key, self._counter = key, [0, 1, attempt, row]
+        self._next = iter(words).__next__
 
     def below(self, limit: int) -> int:
         """Returns a number in 0 .. limit - 1."""
-        return int(self._raw()) % limit
-
-    def order(self, count: int) -> list[int]:
-        """Returns 0 .. count - 1 in random order."""
-        return np.argsort(np.asarray(self._raw(count)), kind="stable").tolist()
+        try:
+            return self._next() % limit
+        except StopIteration:
+            self._next = np.random.Philox(key=self._key, counter=np.array(self._counter, np.uint64)).random_raw
+            return self._next() % limit
 
     def distinct(self, make: Callable[["Dice"], str], count: int, taken: Iterable[str] = ()) -> list[str]:
         """Returns `count` strings made by `make`, all different and none of `taken`.

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from configs.errors import UserError
+from data import seeding
 from data.retrieval.draws import ATTEMPTS, Dice, Draw, held_out_facts, too_few
 from data.retrieval.haystacks import Encoder, Hay, Haystack
 from data.retrieval.rows import Rows
+from data.retrieval.tokens import numbers
 
+WORDS = 32  # random words drawn for all rows at once, as many as most rows take
 Needle = tuple[str, ...]  # its pieces, tokenised apart, so that what may be asked for is a piece of its own
 
 
@@ -101,11 +104,13 @@ class TextTask:
         """See `rows.Task`."""
         most = self.most() or needles or self.needles
         key = draw.key(self.name)
+        # The number of needles stays as it was drawn, however often the rest is drawn again.
+        drawn = numbers(key, first, count, most, vary).tolist()
+        words = seeding.random_words(key, first, count, WORDS).tolist()
         found = []
-        for row in range(first, first + count):
-            # The number of needles stays as it was drawn, however often the rest is drawn again.
-            number = 1 + Dice(key, row, ATTEMPTS).below(most) if vary else most
-            found.append(self._row(key, row, draw.held_out, length, number, depth))
+        for index in range(count):
+            dice = Dice(key, first + index, 0, words[index])
+            found.append(self._row(key, first + index, dice, draw.held_out, length, drawn[index], depth))
         return _joined(found, length)
 
     def shortest(self, needles: int | None = None) -> int:
@@ -125,10 +130,17 @@ class TextTask:
         return sum(map(size, pieces)) + (len(sample.answers) - 1) * size(sample.between)
 
     def _row(
-        self, key: np.ndarray, row: int, held_out: bool, length: int, needles: int, depth: float | None
+        self,
+        key: np.ndarray,
+        row: int,
+        dice: Dice,
+        held_out: bool,
+        length: int,
+        needles: int,
+        depth: float | None,
     ) -> "_Laid":
         for attempt in range(ATTEMPTS):
-            dice = Dice(key, row, attempt)
+            dice = Dice(key, row, attempt) if attempt else dice
             sample = self.sample(dice, needles)
             if held_out_facts(sample.facts) != held_out:
                 continue
@@ -215,20 +227,23 @@ class _Laid:
 
 
 def _joined(rows: Sequence[_Laid], length: int) -> Rows:
+    count = len(rows)
     answers, needles = max(len(row.spans) for row in rows), max(len(row.needles) for row in rows)
-
-    def filled(values: np.ndarray, size: int, fill: float) -> np.ndarray:
-        return np.pad(values, [(0, size - len(values)), *[(0, 0)] * (values.ndim - 1)], constant_values=fill)
-
+    tokens, depths = np.empty((count, length), np.int32), np.full((count, answers), np.nan)
+    spans, told = np.zeros((count, answers, 2), np.int32), np.zeros((count, needles, 2), np.int32)
+    for index, row in enumerate(rows):
+        tokens[index] = row.tokens
+        spans[index, : len(row.spans)], depths[index, : len(row.depths)] = row.spans, row.depths
+        told[index, : len(row.needles)] = row.needles
     prompts = np.array([row.prompt for row in rows], np.int32)
     return Rows(
-        tokens=np.stack([row.tokens for row in rows]).astype(np.int32),
-        spans=np.stack([filled(row.spans, answers, 0) for row in rows]).astype(np.int32),
-        depths=np.stack([filled(row.depths, answers, np.nan) for row in rows]),
-        needles=np.stack([filled(row.needles, needles, 0) for row in rows]),
+        tokens=tokens,
+        spans=spans,
+        depths=depths,
+        needles=told,
         scored=np.arange(length) >= prompts[:, None],
         prompts=prompts,
-        ends=np.full(len(rows), length, np.int32),
+        ends=np.full(count, length, np.int32),
         pairs=np.array([row.number for row in rows], np.int32),
         references=tuple(row.references for row in rows),
     )

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from configs import tasks
-from data.retrieval import Rows
+from data.retrieval import Draw, Rows
 from eval import recall, retrieval, scoring
 from eval.progress import Silent
+from training.run import open_data
 
 
 def evaluated(run) -> dict:
@@ -291,6 +292,16 @@ def test_one_answer_of_many_is_wrong(make, knower, name, monkeypatch):
 def test_a_task_that_cannot_be_asked_says_why(make, setting, reason):
     found = evaluated(make(**setting, eval__retrieval__generate=False, eval__multiples=(1,)))
     assert found["accuracy"] is None and reason in found["by_length"][0]["reason"]
+
+
+def test_haystacks_of_text_are_cut_from_the_validation_split(make):
+    run = make(data__length=64)
+    task = retrieval.make(run, "niah_single_2")
+    text = "".join(open_data(run.config).validation)
+    rows = task.rows(Draw(0, held_out=True), 0, 5, length=800, depth=1.0)
+    for row in rows.tokens:
+        stretch = run.tokenizer.decode(row).split("\n", 1)[1].split(" One of the special")[0]
+        assert len(stretch) == 800 - task.shortest() and stretch in text.strip("\0") + "\0" + text
 
 
 def test_the_task_a_run_trains_on_is_the_one_it_is_asked(make):

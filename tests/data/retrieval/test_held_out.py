@@ -13,6 +13,9 @@ from tests.data.retrieval.common import made, stream, tokenizer
 TINY = {"form": "short", "letters": 1, "digits": 2, "needles": 2}
 
 
+UUIDS = ("niah_single_3", "niah_multikey_3")  # do not all come up: see the second test
+
+
 def told(name: str, rows) -> list:
     """What each row tells, from its tokens: the needles in any order, the segment, or the tokens to copy."""
     found = []
@@ -22,10 +25,8 @@ def told(name: str, rows) -> list:
     return found
 
 
-@pytest.mark.parametrize("name", tasks.TASKS)
+@pytest.mark.parametrize("name", [name for name in tasks.TASKS if name not in UUIDS])
 def test_no_row_is_on_both_sides(name):
-    if name == "niah_multikey_3" or name == "niah_single_3":
-        pytest.skip("UUIDs do not all come up; see the next test")
     config = settings(**{f"data__retrieval__{k}": v for k, v in TINY.items()}, data__mqar__pairs=2,
                       data__mqar__vocab_size=10, data__retrieval__vocab_size=16)  # fmt: skip
     task = retrieval.make(name, config, tokenizer("byte"), stream("byte"), "noise")

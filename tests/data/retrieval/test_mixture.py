@@ -92,6 +92,13 @@ def test_workers_change_nothing(texts):
     assert all(same(*pair) for pair in zip(take(stream, 8), alone[2:], strict=True))
 
 
+@pytest.mark.parametrize("name", ["passkey", "selective_copy"])
+def test_another_stage_of_the_same_setting_draws_other_rows(texts, name):
+    stage = {"steps": 1, "length": 127, "weights": NOTHING | {name: 1.0}}
+    stream = open_stream(texts, **ONE, **{f"data__weights__{name}": 1.0}, data__curriculum=(stage, stage))
+    assert len({batch["tokens"].tobytes() for batch in take(stream, 3)}) == 3
+
+
 def test_the_curriculum_grows_needles_and_pairs(texts):
     found = take(open_stream(texts, **MIXED), 6)
     text = "\n".join(bytes(row.astype(np.uint8)).decode(errors="replace") for row in found[0]["tokens"][:6])
