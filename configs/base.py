@@ -207,6 +207,7 @@ def _eval() -> ConfigDict:
     evaluation.retrieval.haystack = "auto"  # own, noise, text, distractors, or auto (data.retrieval.haystack)
     evaluation.retrieval.depths = 5  # points over 0 .. 1; equal bins where a row asks at every depth, as mqar's do
     evaluation.retrieval.examples = 64  # rows a length and depth (one needle is put there) or a length (bins)
+    evaluation.retrieval.threshold = "ruler"  # accuracy of the effective length: pi, yarn, ruler or a number
     evaluation.retrieval.generate = True  # also generate the answer through the KV cache, for exact match
     evaluation.equivalence = ConfigDict()
     evaluation.equivalence.length = 96  # tokens a row; 0: data.length

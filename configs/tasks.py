@@ -8,6 +8,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from configs.errors import ConfigError, nearest
+
 # Written in words, through the run's tokenizer.
 IN_TEXT = (
     "passkey",
@@ -35,6 +37,30 @@ OWN_HAYSTACK = {
     "niah_multikey_3": "distractors",
     "variable_tracking": "noise",
 }
+
+# Of the effective length: name -> (accuracy, whether it must be exceeded). PI, arXiv 2306.15595, section 3.3; YaRN,
+# arXiv 2309.00071, section 4.3.2; RULER, arXiv 2404.06654, section 4 (Llama-2-7B's at 4K).
+THRESHOLDS: dict[str, tuple[float, bool]] = {"pi": (0.2, False), "yarn": (0.8, False), "ruler": (0.856, True)}
+
+
+def threshold(given: str) -> tuple[float, bool]:
+    """Returns (accuracy, whether it must be exceeded) of a name of THRESHOLDS or a number in (0, 1].
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if given in THRESHOLDS:
+        return THRESHOLDS[given]
+    try:
+        value = float(given)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        names = ", ".join(THRESHOLDS)
+        raise ConfigError(
+            f"eval.retrieval.threshold = {given!r}: must be {names} or a number in (0, 1]{nearest(given, THRESHOLDS)}"
+        )
+    return value, False
 
 
 def haystack(name: str, wanted: str) -> str:

@@ -193,6 +193,10 @@ def _values(config: ConfigDict) -> list[str]:
     found += _tuple(flat, "eval.scalings", str, lambda v: v in scalings, either(scalings))
     if not flat["eval.multiples"]:
         found.append("eval.multiples = (): must hold one length at least")
+    try:
+        tasks.threshold(flat["eval.retrieval.threshold"])
+    except ConfigError as error:
+        found += error.problems
     return found
 
 

@@ -3,31 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from configs.errors import UserError, nearest
-
-# name -> (accuracy, whether it must be exceeded): PI, arXiv 2306.15595, section 3.3; YaRN, arXiv 2309.00071, section
-# 4.3.2; RULER, arXiv 2404.06654, section 4 (Llama-2-7B's at 4K).
-THRESHOLDS: dict[str, tuple[float, bool]] = {"pi": (0.2, False), "yarn": (0.8, False), "ruler": (0.856, True)}
-
-
-def threshold(given: str) -> tuple[float, bool]:
-    """Returns (accuracy, whether it must be exceeded) of a name of THRESHOLDS or a number in (0, 1].
-
-    Raises:
-        UserError: it is neither.
-    """
-    if given in THRESHOLDS:
-        return THRESHOLDS[given]
-    try:
-        value = float(given)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        names = ", ".join(THRESHOLDS)
-        raise UserError(
-            f"eval.retrieval.threshold = {given!r}: must be {names} or a number in (0, 1]{nearest(given, THRESHOLDS)}"
-        )
-    return value, False
+from configs.tasks import threshold
 
 
 def holds(accuracy: float, given: str) -> bool:
@@ -41,7 +17,7 @@ def lengths(by_length: Iterable[Mapping[str, Any]], given: str, measure: str = "
 
     Args:
         by_length: entries of eval/retrieval.json: length, scaling, accuracy (None where it could not be asked).
-        given: see `threshold`.
+        given: of configs/tasks.py's THRESHOLDS, or a number.
         measure: accuracy, or exact_match (of generated answers).
 
     Returns:

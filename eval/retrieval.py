@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from configs import tasks
 from configs.errors import UserError
 from data import retrieval, streams
-from eval import cells, recall, scoring
+from eval import cells, effective, recall, scoring
 from eval.cells import Answers
 from eval.progress import Silent
 from eval.variants import TRAINED, Variant, at_training_length, rows_at, variants
@@ -23,11 +23,13 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
 
     `mqar` asks for the value of a key among the pairs at the row's beginning; the other tasks are those of
     data/retrieval. `accuracy` is the share of answers whose every token is the likeliest one, teacher-forced, at the
-    training length; `exact_match` the share of generated answers that are right. Intervals are Wilson's, 95%.
+    training length; `exact_match` the share of generated answers that are right; `rows` count rows, of which every
+    answer must be right. Intervals are Wilson's, 95%. `effective_length` is the longest up to which every length
+    reaches the threshold (eval/effective.py). `records` has every answer.
     """
     name = task_of(run)
     task: Mqar | Task = Mqar(run) if name == "mqar" else Task(run, name)
-    measured, by_length = [], []
+    measured, by_length, records = [], [], []
     known: dict[Any, Found] = {}
     for variant in progress.track("retrieval", _lengths(run.config)):
         reason = variant.reason or task.reason(variant.length)
@@ -41,15 +43,22 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
         here = cells.by_depth(forced, generated, depths)
         measured += [{**variant.entry, "pairs": task.pairs, **cell} for cell in here]
         by_length.append({**variant.entry, **cells.overall(forced, generated)})
+        records += [{**variant.entry, **record} for record in cells.records(forced, generated)]
+    threshold = run.config.eval.retrieval.threshold
     return {
         "task": name,
         "accuracy": next(e["accuracy"] for e in by_length if e["multiple"] == 1 and e["scaling"] == TRAINED),
         "cells": measured,
         "by_length": by_length,
+        "effective_length": {
+            measure: effective.lengths(by_length, threshold, measure) for measure in ("accuracy", "exact_match")
+        },
         "settings": task.settings,
+        "records": records,
     }
 
 
+MOST_ROWS = 2**32  # a length and point of depth
 NOTHING = Answers(np.zeros(0), np.zeros(0, bool))
 
 
@@ -95,11 +104,12 @@ class Mqar:
             rows = recall.rows(run.config, first, count, variant.length)
             losses, likeliest = scoring.score(variant.model, run.params, rows.batch())
             counted = rows.counted & (np.arange(count) < kept)[:, None]
-            forced.append((rows.depth[counted], (likeliest == rows.targets)[counted], losses[counted]))
+            right = (likeliest == rows.targets)[counted]
+            forced.append((rows.depth[counted], right, losses[counted], first + np.nonzero(counted)[0]))
             if settings.generate:
                 answer = scoring.answer(variant.model, run.params, rows.tokens[:, : rows.last + 1], max_new=1)
-                right = answer[:, 0] == rows.targets[:, rows.last]
-                generated.append((rows.depth[:kept, rows.last], right[:kept]))
+                right = (answer[:, 0] == rows.targets[:, rows.last])[:kept]
+                generated.append((rows.depth[:kept, rows.last], right, None, first + np.arange(kept)))
         return _joined(forced), _joined(generated) if generated else None, cells.centres(settings.depths)
 
 
@@ -131,16 +141,17 @@ class Task:
         assert task is not None, "there is a reason not to ask"
         points = np.linspace(0.0, 1.0, settings.depths) if settings.depths > 1 else np.array([0.5])
         forced, generated = [], []
-        for depth in [None] if task.all_depths else points.tolist():
+        for point, depth in enumerate([None] if task.all_depths else points.tolist()):
             for first, count, kept in _batches(run, variant):
                 draw, length = retrieval.Draw(run.config.seed, held_out=True), variant.length + 1
                 rows = task.rows(draw, first, count, length=length, depth=depth)
                 counted = (rows.spans[:, :, 1] > 0) & (np.arange(count) < kept)[:, None]
                 losses, right = _forced(run, variant, rows)
-                forced.append((rows.depths[counted], right[counted], losses[counted]))
+                forced.append((rows.depths[counted], right[counted], losses[counted], _rows(first, counted, point)))
                 if settings.generate:
                     counted &= rows.spans[:, :, 0] >= rows.prompts[:, None]
-                    generated.append((rows.depths[counted], _generated(run, variant, rows)[counted]))
+                    right = _generated(run, variant, rows)[counted]
+                    generated.append((rows.depths[counted], right, None, _rows(first, counted, point)))
         depths = cells.centres(settings.depths) if task.all_depths else points
         return _joined(forced), _joined(generated) if generated else None, depths
 
@@ -190,4 +201,11 @@ def _generated(run: Run, variant: Variant, rows: retrieval.Rows) -> np.ndarray:
 
 
 def _joined(parts: Sequence[tuple[Any, ...]]) -> Answers:
-    return Answers(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    depth, correct, loss, row = zip(*parts, strict=True)
+    whole = None if loss[0] is None else np.concatenate(loss)
+    return Answers(np.concatenate(depth), np.concatenate(correct), whole, np.concatenate(row))
+
+
+def _rows(first: int, counted: np.ndarray, point: int) -> np.ndarray:
+    """Returns the row of each answer counted in [n, A]; the same row asked at another point of depth is another."""
+    return first + np.nonzero(counted)[0] + point * MOST_ROWS

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
+
 from configs import cli
 from configs.errors import UserError, nearest
 from configs.validate import check, to_dict
@@ -80,10 +83,17 @@ def _one(run: runs.Run, name: str, progress: Silent) -> dict[str, Any]:
 
 
 def record(run: runs.Run, name: str, found: dict[str, Any], seconds: float, progress: Silent) -> dict[str, Any]:
-    """Writes what an evaluation found to WORKDIR/eval/NAME.json behind the fields that all share; returns the whole."""
+    """Writes what an evaluation found to WORKDIR/eval/NAME.json behind the fields that all share; returns the whole.
+
+    `records` among it, a table of what was measured one by one, goes to WORKDIR/eval/NAME.parquet.
+    """
+    path = Path(run.workdir) / "eval" / f"{name}.json"
+    records = found.pop("records", None)
+    if records:
+        with files.replacing(path.with_suffix(".parquet")) as temporary:
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), temporary)
     settings = {**to_dict(run.config)["eval"], **found.pop("settings", {})}
     result = {"schema": SCHEMA, "eval": name, "step": run.step, "settings": settings, **found, "seconds": seconds}
-    path = Path(run.workdir) / "eval" / f"{name}.json"
     files.write_json(path, result)
     progress.say(f"{name}: {path} ({seconds:.1f} s)")
     return result

@@ -40,3 +40,26 @@ def test_no_answers():
 def test_intervals_are_wilsons():
     forced = cells.Answers(np.zeros(20), np.zeros(20, bool))
     assert cells.overall(forced, None)["interval"] == pytest.approx([0, 0.1611], abs=1e-4)
+
+
+def test_a_row_is_right_where_its_every_answer_is():
+    row = np.array([7, 7, 3, 3, 9])
+    forced = cells.Answers(np.zeros(5), np.array([True, True, True, False, True]), None, row)
+    assert forced.rows["examples"] == 3 and forced.rows["correct"] == 2
+    assert forced.at(row != 9).rows["correct"] == 1
+    assert cells.Answers(np.zeros(2), np.ones(2, bool)).rows is None
+    assert cells.Answers(np.zeros(0), np.zeros(0, bool), None, np.zeros(0, int)).rows["examples"] == 0
+
+
+def test_cells_say_when_they_are_too_small_to_rank():
+    assert cells.Answers(np.zeros(49), np.zeros(49, bool)).counts["few"]
+    assert not cells.Answers(np.zeros(50), np.zeros(50, bool)).counts["few"]
+
+
+def test_records_are_every_answer():
+    forced = cells.Answers(np.array([0.0, 1.0]), np.array([True, False]), np.array([0.5, 2.0]), np.array([4, 5]))
+    generated = cells.Answers(np.array([1.0]), np.array([True]), None, np.array([5]))
+    found = list(cells.records(forced, generated))
+    assert found[1] == {"answer": "teacher_forced", "row": 5, "depth": 1.0, "correct": False, "loss": 2.0}
+    assert found[2] == {"answer": "generated", "row": 5, "depth": 1.0, "correct": True, "loss": None}
+    assert len(found) == 3

@@ -2,6 +2,7 @@
 
 import pytest
 
+from configs import tasks
 from configs.errors import UserError
 from eval import effective
 
@@ -34,4 +35,4 @@ def test_generated_answers_have_an_effective_length_too():
 @pytest.mark.parametrize("given", ["yran", "0", "1.5", "nan", ""])
 def test_a_threshold_is_a_name_or_a_share(given):
     with pytest.raises(UserError, match=r"eval\.retrieval\.threshold = .*pi, yarn, ruler or a number in \(0, 1\]"):
-        effective.threshold(given)
+        tasks.threshold(given)

@@ -108,6 +108,19 @@ def test_counts_add_up(recall_run, guesser):
     assert [cell["depth"] for cell in found["cells"][:4]] == pytest.approx([0.1, 0.3, 0.5, 0.7])
 
 
+def test_records_and_effective_length_are_those_of_the_counts(recall_run, oracle):
+    run = recall_run()
+    found = evaluated(run)
+    for entry in found["by_length"]:
+        here = [r for r in found["records"] if r["length"] == entry["length"] and r["scaling"] == entry["scaling"]]
+        told = [r for r in here if r["answer"] == "teacher_forced"]
+        assert len(told) == entry["examples"] and sum(r["correct"] for r in told) == entry["correct"]
+        assert len({r["row"] for r in told}) == entry["rows"]["examples"] == run.config.eval.retrieval.examples
+        assert len(here) - len(told) == entry["exact_match"]["examples"]
+    longest = max(entry["length"] for entry in found["by_length"])
+    assert found["effective_length"]["accuracy"]["trained"] == {"length": longest, "bounded": False}
+
+
 def test_the_generated_answer_is_the_teacher_forced_one(recall_run):
     # One token, and the prompt is the row itself: the cache must not change what the model says.
     run = recall_run(eval__multiples=(2,), eval__scalings=("linear",), eval__retrieval__examples=8)
