@@ -22,7 +22,7 @@ test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-all: check
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
+	XLA_FLAGS= $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
 
 check: $(STAMP)
 	$(BIN)/ruff check .

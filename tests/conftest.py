@@ -1,4 +1,4 @@
-"""What every test shares: a compilation cache, so that a second run of the tests is quick."""
+"""What every test shares: a compilation cache, and programs compiled in haste, since most run once."""
 
 import os
 import tempfile
@@ -6,13 +6,20 @@ from pathlib import Path
 
 import hypothesis
 
-# A busy machine is no failure.
-hypothesis.settings.register_profile("ablax", deadline=None)
-hypothesis.settings.load_profile("ablax")
-
 # Before JAX is imported anywhere. One folder for all workers of one user; corpora and compiled programs are shared.
 os.environ.setdefault("ABLAX_CACHE", str(Path(tempfile.gettempdir()) / f"ablax-tests-{os.getuid()}"))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.environ["ABLAX_CACHE"] + "/compiled")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+# Compiling takes most of a test's time. LLVM without optimisation, and XLA's older emitters of fusions in modules that
+# are not split, compile in a quarter of the time. An XLA_FLAGS of one's own, an empty one too, stays: `make test-all`
+# has programs compiled as users have them.
+HASTE = "backend_optimization_level=0 cpu_use_fusion_emitters=false cpu_parallel_codegen_split_count=1"
+os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in HASTE.split()))
+
+# Drawn cases are the same at every run, and none is too slow: it may have to compile. The slow ones draw anew.
+hypothesis.settings.register_profile(
+    "same", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("same")

@@ -82,7 +82,11 @@ class Checkpoints:
         self.manager.save(step, args=ocp.args.Composite(**items))
 
     def restore(self, step: int, params: Any, opt_state: Any) -> tuple[Any, Any, dict[str, Any]]:
-        """Returns (parameters, optimizer state, meta) of a step, in the shapes of the given (abstract) trees."""
+        """Returns (parameters, optimizer state, meta) of a step, in the shapes of the given (abstract) trees.
+
+        A leaf goes where its target's `sharding` says, and else to the first device; where it was saved from does not
+        count, nor how many devices there were.
+        """
         wanted = {"params": params, "opt_state": opt_state}
         items = {name: ocp.args.StandardRestore(_targets(tree)) for name, tree in wanted.items()}
         found = self.manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore(), **items))
@@ -106,9 +110,13 @@ class Checkpoints:
 
 
 def _targets(tree: Any) -> dict[str, jax.ShapeDtypeStruct]:
-    # Named shardings, so that a checkpoint of one device count restores on another.
+    # Orbax would else restore to the devices it saved from, which need not be here: every target says where it goes.
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here) for name, x in flat(tree).items()}
+
+    def target(x: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or here)
+
+    return {name: target(x) for name, x in flat(tree).items()}
 
 
 def saved(workdir: str | Path) -> list[int]:

@@ -36,7 +36,7 @@ class Learned(Scheme, nnx.Module):
             self.check(x_BTD.shape[-2])
             return x_BTD + table[: x_BTD.shape[-2]].astype(x_BTD.dtype)
         if not isinstance(positions, jax.core.Tracer):
-            self.check(int(np.max(positions, initial=-1)) + 1)
+            self.check(int(np.max(np.asarray(positions), initial=-1)) + 1)
         # A negative index would count from the table's end.
         rows = jnp.where(positions < 0, self.max_length, positions)
         return x_BTD + jnp.take(table, rows, axis=0, mode="fill", fill_value=jnp.nan).astype(x_BTD.dtype)

@@ -48,7 +48,10 @@ def build(config: ConfigDict, seed: int = 0, *, noisy: bool = True) -> models.Tr
     graphdef, params = models.initialise(config, seed)
     if noisy:
         noise = np.random.default_rng(seed)
-        params = jax.tree.map(lambda x: x + jnp.asarray(0.1 * noise.standard_normal(x.shape), x.dtype), params)
+        # NumPy adds it: JAX would compile an addition for every shape.
+        params = jax.tree.map(
+            lambda x: jnp.asarray(np.asarray(x) + np.float32(0.1) * noise.standard_normal(x.shape, np.float32)), params
+        )
     return nnx.merge(graphdef, params)
 
 
@@ -61,8 +64,13 @@ def run(model: models.Transformer, *args: Any, **kwargs: Any) -> Any:
     return function(params, args, kwargs)
 
 
+def normal(shape: tuple[int, ...], seed: int = 0) -> jax.Array:
+    """Returns float32 numbers; JAX would compile its generator for every shape."""
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32))
+
+
 def tokens(rows: int, length: int, vocab: int = 32, seed: int = 3) -> jax.Array:
-    return jax.random.randint(jax.random.key(seed), (rows, length), 0, vocab)
+    return jnp.asarray(np.random.default_rng(seed).integers(0, vocab, (rows, length), np.int32))
 
 
 @st.composite

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from models import kernels
-from tests.models.common import HASTE
+from tests.models.common import HASTE, normal
 
 KERNELS = ["reference", "blocked", "xla"]
 
@@ -23,7 +23,7 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, **options: Any) -> jax.Arra
 
 
 def draw(*shape: int, seed: int = 0) -> jax.Array:
-    return jax.random.normal(jax.random.key(seed), shape)
+    return normal(shape, seed)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

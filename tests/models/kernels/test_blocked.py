@@ -14,7 +14,7 @@ from models.kernels import passes
 from models.kernels.block import Job
 from models.kernels.blocked import blocked
 from models.kernels.masks import Masking
-from tests.models.common import HASTE
+from tests.models.common import HASTE, normal
 from tests.models.kernels.oracle import Case
 
 
@@ -102,7 +102,7 @@ def test_blocks_that_segments_hide_are_skipped() -> None:
     length = 64
     segments = jnp.asarray([[1] * 32 + [2] * 32])
     masking = Masking(length, length, q_segments=segments, kv_segments=segments)
-    q, k, v = (jax.random.normal(jax.random.key(seed), (1, length, 1, 4)) for seed in range(3))
+    q, k, v = (normal((1, length, 1, 4), seed) for seed in range(3))
     v = v.at[:, :32].set(jnp.nan)
     function = functools.partial(blocked, masking=masking, bias=None, soft_cap=None, scale=1.0, block=16)
     out = jax.jit(function, compiler_options=HASTE)(q, k, v)

@@ -7,12 +7,12 @@ from flax import nnx
 from configs.errors import ConfigError
 from models import kernels, positions
 from models.positions.cope import Cope
-from tests.models.common import build, run, tiny, tokens
+from tests.models.common import build, normal, run, tiny, tokens
 
 
 def scheme(rows: int = 4, layer: int = 1) -> Cope:
     graph, state = nnx.split(positions.build(tiny(position__kind="cope", position__cope__rows=rows), rngs=nnx.Rngs(0)))
-    state = jax.tree.map(lambda x: jax.random.normal(jax.random.key(2), x.shape), state)
+    state = jax.tree.map(lambda x: normal(x.shape, 2), state)
     return nnx.merge(graph, state).layer(layer)
 
 

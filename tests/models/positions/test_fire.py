@@ -6,7 +6,7 @@ from flax import nnx
 
 from models import positions
 from models.positions.fire import Fire
-from tests.models.common import tiny
+from tests.models.common import normal, tiny
 
 
 def scheme(**changes: float) -> Fire:
@@ -55,7 +55,7 @@ def test_interpolates_beyond_the_threshold_only() -> None:
 def test_gradients_are_finite_and_reach_every_parameter_of_the_layer() -> None:
     graph, state = nnx.split(scheme(threshold=3.0))
     rows = jnp.arange(8)[None]
-    weights = jax.random.normal(jax.random.key(1), (1, 4, 8, 8))
+    weights = normal((1, 4, 8, 8), 1)
     gradient = jax.grad(lambda s: jnp.sum(weights * nnx.merge(graph, s).layer(0).bias()(rows, rows)))(state)
     for leaf in jax.tree.leaves(gradient):
         assert np.isfinite(leaf).all() and np.asarray(leaf)[0].any() and not np.asarray(leaf)[1].any()

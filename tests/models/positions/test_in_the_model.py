@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 import models
 from configs import validate
 from models import counting
-from tests.models.common import HASTE, as_dict, build, run, tiny, tokens
+from tests.models.common import HASTE, as_dict, build, normal, run, tiny, tokens
 
 LONGROPE = dict(
     position__rope__scaling__kind="longrope",
@@ -70,7 +70,7 @@ def model_of(config: ConfigDict) -> models.Transformer:
     def moved(path: Any, leaf: jax.Array) -> jax.Array:
         if "schemes" not in jax.tree_util.keystr(path):
             return leaf
-        return leaf + 0.3 * jax.random.normal(jax.random.key(leaf.size), leaf.shape)
+        return leaf + 0.3 * normal(leaf.shape, leaf.size)
 
     return nnx.merge(graphdef, jax.tree_util.tree_map_with_path(moved, params))
 

@@ -6,7 +6,7 @@ from flax import nnx
 
 from models import positions
 from models.positions.kerple import Kerple, within
-from tests.models.common import tiny
+from tests.models.common import normal, tiny
 
 KINDS = ("kerple_log", "kerple_power")
 
@@ -45,13 +45,13 @@ def test_starts_even_below_the_authors_bounds(kind: str, most: tuple[float, floa
 def test_gradients_are_finite_also_at_distance_zero_and_equal_differences(kind: str) -> None:
     graph, state = nnx.split(scheme(kind))
     rows = jnp.arange(6)[None]
-    weights = jax.random.normal(jax.random.key(1), (1, 4, 6, 6))
+    weights = normal((1, 4, 6, 6), 1)
 
     def total(state: nnx.State) -> jax.Array:
         return jnp.sum(weights * nnx.merge(graph, state).layer(1).bias()(rows, rows))
 
     gradient = jax.grad(total)(state)
-    step = jax.tree.map(lambda x: 1e-2 * jax.random.normal(jax.random.key(2), x.shape), state)
+    step = jax.tree.map(lambda x: 1e-2 * normal(x.shape, 2), state)
     ahead, behind = (total(jax.tree.map(lambda p, d, s=s: p + s * d, state, step)) for s in (1, -1))
     slope = sum(jnp.vdot(g, d) for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(step), strict=True))
     assert float(ahead - behind) / 2 == pytest.approx(float(slope), rel=2e-3)

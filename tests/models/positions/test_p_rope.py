@@ -1,4 +1,3 @@
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -6,7 +5,7 @@ import pytest
 from configs.errors import ConfigError
 from models import positions
 from models.positions.p_rope import PRope
-from tests.models.common import tiny
+from tests.models.common import normal, tiny
 
 
 def scheme(**changes: object) -> PRope:
@@ -26,7 +25,7 @@ def test_frequencies(fraction: float, wanted: list[float]) -> None:
 
 
 def test_pairs_span_the_whole_head_unlike_partial_rotary() -> None:
-    x = jax.random.normal(jax.random.key(0), (1, 5, 2, 8))
+    x = normal((1, 5, 2, 8))
     turned = np.asarray(scheme(position__rope__fraction=0.5).rotate(x))
     angle = np.arange(5)[:, None] * np.array([1, 0.1, 0, 0])
     pairs = (np.asarray(x)[..., :4] + 1j * np.asarray(x)[..., 4:]) * np.exp(1j * angle)[None, :, None]

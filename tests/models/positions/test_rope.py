@@ -13,7 +13,7 @@ from configs.errors import ConfigError
 from models import positions
 from models.positions.rope import Rope
 from models.positions.rope_scaling import Scaling
-from tests.models.common import tiny
+from tests.models.common import normal, tiny
 
 
 def rope(rotary_dim: int = 8, pairing: str = "half", theta: float = 1e4, scaling: Scaling | None = None) -> Rope:
@@ -23,7 +23,7 @@ def rope(rotary_dim: int = 8, pairing: str = "half", theta: float = 1e4, scaling
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 5000), st.sampled_from(["half", "interleaved"]))
 def test_scores_depend_on_distance_alone(i: int, j: int, shift: int, pairing: str) -> None:
-    q, k = (jax.random.normal(jax.random.key(seed), (1, 1, 1, 10)) for seed in (0, 1))
+    q, k = (normal((1, 1, 1, 10), seed) for seed in (0, 1))
     scheme = rope(8, pairing)  # two dims do not turn
 
     def score(i: int, j: int) -> float:
@@ -36,7 +36,7 @@ def test_scores_depend_on_distance_alone(i: int, j: int, shift: int, pairing: st
 
 
 def test_pairings_are_one_another_permuted() -> None:
-    x = jax.random.normal(jax.random.key(0), (2, 5, 3, 8))
+    x = normal((2, 5, 3, 8))
     order = np.asarray([0, 4, 1, 5, 2, 6, 3, 7])  # interleaved dim 2i is half's dim i, 2i + 1 is i + r/2
     half, interleaved = rope(pairing="half").rotate(x), rope(pairing="interleaved").rotate(x[..., order])
     np.testing.assert_allclose(interleaved, half[..., order], rtol=1e-6)
@@ -46,7 +46,7 @@ def test_partial_rotary_keeps_the_rest_and_divides_by_r() -> None:
     scheme: Any = positions.build(tiny(head_dim=8, position__rope__fraction=0.5))
     assert scheme.rotary_dim == 4
     np.testing.assert_allclose(scheme.scaling.frequencies(scheme.theta, 4)[0], [1, 0.01], rtol=1e-6)
-    x = jax.random.normal(jax.random.key(0), (1, 5, 1, 8))
+    x = normal((1, 5, 1, 8))
     turned = scheme.rotate(x)
     np.testing.assert_array_equal(turned[..., 4:], x[..., 4:])
     np.testing.assert_array_equal(turned[..., :4], rope(4).rotate(x[..., :4]))
@@ -67,7 +67,7 @@ def test_angles_are_float32_in_bfloat16(position: int) -> None:
 
 
 def test_no_positions_are_row_numbers_and_rows_may_differ() -> None:
-    x = jax.random.normal(jax.random.key(0), (2, 4, 2, 8))
+    x = normal((2, 4, 2, 8))
     np.testing.assert_array_equal(rope().rotate(x), rope().rotate(x, jnp.arange(4)[None]))
     both = rope().rotate(x, jnp.asarray([[0, 1, 2, 3], [9, 0, 1, 7]]))
     np.testing.assert_allclose(both[1, 3], rope().rotate(x[1:, 3:], jnp.asarray([[7]]))[0, 0], rtol=1e-6)
@@ -75,7 +75,7 @@ def test_no_positions_are_row_numbers_and_rows_may_differ() -> None:
 
 def test_theta_is_part_of_what_it_is() -> None:
     """Fault 22: a table cached without theta in its key; compiled programs are kept by the scheme's value."""
-    x = jax.random.normal(jax.random.key(0), (1, 9, 1, 8))
+    x = normal((1, 9, 1, 8))
     assert rope(theta=1e4) == rope(theta=1e4) != rope(theta=5e5)
     turn = jax.jit(lambda scheme, x: scheme.rotate(x), static_argnums=0)
     assert np.abs(turn(rope(theta=1e4), x) - turn(rope(theta=5e5), x)).max() > 0.1

@@ -13,7 +13,7 @@ from configs.errors import ConfigError
 from models import positions
 from models.positions.rope import Rope
 from models.positions.rope_scaling import SCALINGS, Scaling, with_scaling
-from tests.models.common import tiny
+from tests.models.common import normal, tiny
 
 PLAIN = np.asarray(Scaling().frequencies(1e4, 128)[0])
 
@@ -29,7 +29,7 @@ def base(inv_freq: np.ndarray) -> float:
 
 
 def test_linear_divides_positions() -> None:
-    x = jax.random.normal(jax.random.key(0), (1, 9, 1, 8))
+    x = normal((1, 9, 1, 8))
     stretched, plain = Rope(1e4, 8, "half", Scaling("linear", 4.0)), Rope(1e4, 8, "half", Scaling())
     np.testing.assert_allclose(stretched.rotate(x)[:, 8:], plain.rotate(x[:, 8:], jnp.asarray([[2]])), rtol=1e-5)
 
@@ -63,7 +63,7 @@ def test_dynamic_is_plain_to_the_bit_within_the_trained_length(compiled: bool) -
 def test_dynamic_takes_each_sequences_own_length() -> None:
     """A packed document, or a shorter row of a batch, is turned as if it were alone."""
     scheme = Rope(1e4, 8, "half", Scaling("dynamic", 2.0, 4))
-    x = jax.random.normal(jax.random.key(0), (1, 12, 1, 8))
+    x = normal((1, 12, 1, 8))
     places, segments = jnp.asarray([[*range(9), *range(3)]]), jnp.asarray([[1] * 9 + [2] * 3])
     turned = scheme.rotate(x, places, positions.sequence_lengths(places, segments))
     np.testing.assert_allclose(turned[:, :9], scheme.rotate(x[:, :9]), rtol=1e-6)
@@ -96,7 +96,7 @@ def test_yarns_factor(given: dict[str, float], factor: float) -> None:
 def test_yarns_factor_multiplies_what_turns_alone() -> None:
     """Scores grow by its square, with partial rotary only those of the rotary dims."""
     config = with_scaling(tiny(head_dim=8, position__rope__fraction=0.5), "yarn", 1.0, attention_factor=1.5)
-    x = jax.random.normal(jax.random.key(0), (1, 6, 1, 8))
+    x = normal((1, 6, 1, 8))
     scaled, plain = positions.build(config).rotate(x), positions.build(with_scaling(config, "none")).rotate(x)
     np.testing.assert_allclose(scaled[..., :4], 1.5 * plain[..., :4], rtol=1e-5)
     np.testing.assert_array_equal(scaled[..., 4:], x[..., 4:])

@@ -6,7 +6,7 @@ import pytest
 from configs.errors import ConfigError
 from models import positions
 from models.positions.xpos import XPos
-from tests.models.common import tiny
+from tests.models.common import normal, tiny
 
 
 def scheme(**changes: object) -> XPos:
@@ -24,7 +24,7 @@ def scores(xpos: XPos, q: jax.Array, k: jax.Array, at: int, back: int) -> np.nda
 @pytest.mark.parametrize("back", [0, 1, 100, 700])
 def test_score_is_the_papers_and_depends_on_distance_alone(pairing: str, back: int) -> None:
     xpos = scheme(position__rope__pairing=pairing)
-    q, k = jax.random.normal(jax.random.key(0), (2, 1, 1, 3, 8))
+    q, k = normal((2, 1, 1, 3, 8))
     pairs = [(i, i + 4) if pairing == "half" else (2 * i, 2 * i + 1) for i in range(4)]
     wanted = np.zeros(3)
     for i, (a, b) in enumerate(pairs):
@@ -57,7 +57,7 @@ def test_refuses_what_float32_does_not_hold() -> None:
 
 def test_gradients_survive_at_the_furthest_position() -> None:
     xpos = scheme()
-    q, k = 1e-3 * jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 8))
+    q, k = 1e-3 * normal((2, 1, 1, 1, 8))
 
     def score(q: jax.Array, k: jax.Array) -> jax.Array:
         at = jnp.full((1, 1), 16_383)

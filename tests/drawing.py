@@ -1,0 +1,263 @@
+"""Whole configs for Hypothesis: valid by construction, and ways to spoil them. Imports no JAX."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hypothesis import strategies as st
+from ml_collections import ConfigDict
+
+from configs import base, fields, positions, validate
+
+Changes = dict[str, Any]
+
+TINY: Changes = {
+    "model.width": 16,
+    "model.num_layers": 2,
+    "model.num_heads": 4,
+    "model.num_kv_heads": 2,
+    "model.mlp_width": 24,
+    "model.vocab_size": 32,
+    "data.weights.text": 0.0,
+    "data.weights.mqar": 1.0,
+    "data.mqar.vocab_size": 32,
+    "data.mqar.pairs": 1,
+    "data.length": 16,
+}
+ORIGINAL = 5  # L0 of scalings and temperatures: short, so that a row of a few tokens passes it
+KINDS = [kind for kind in positions.KINDS if kind not in positions.ABSOLUTE]
+
+
+def config_of(changes: Mapping[str, Any]) -> ConfigDict:
+    """Returns a whole config, tiny but for the changes, not yet resolved.
+
+    Raises:
+        ConfigError: an unknown field, or a value of the wrong type.
+    """
+    config = base.get_config()
+    for name, value in {**TINY, **changes}.items():
+        fields.set_field(config, name, value)
+    return config
+
+
+def _shape(pick: Callable[..., Any]) -> Changes:
+    groups = pick(1, 2, 3)
+    return {
+        "model.num_layers": pick(2, 1, 3),
+        "model.num_kv_heads": groups,
+        "model.num_heads": groups * pick(2, 1),
+        "model.head_dim": pick(8, 4, 6),
+        "model.width": pick(16, 8, 14),
+    }
+
+
+def _block(pick: Callable[..., Any]) -> Changes:
+    norm = pick("rmsnorm", "layernorm")
+    return {
+        "model.mlp": pick(*validate.CHOICES["model.mlp"]),
+        "model.mlp_bias": pick(False, True),
+        "model.norm": norm,
+        "model.norm_bias": norm == "layernorm" and pick(False, True),
+        "model.embedding_norm": pick(False, True),
+        "model.residual": pick("serial", "parallel"),
+        "model.tie_embeddings": pick(True, False),
+        "model.logit_soft_cap": pick(None, 5.0),
+        "model.scan_layers": pick("auto", "yes"),
+        "model.remat": pick("none", "block"),
+        "data.packing": pick("contiguous", "segments"),
+    }
+
+
+def _attention(pick: Callable[..., Any]) -> Changes:
+    scale = pick(None, 0.4)
+    return {
+        "model.attention.qkv": pick("split", "fused"),
+        "model.attention.qkv_bias": pick(False, True),
+        "model.attention.out_bias": pick(False, True),
+        "model.attention.qk_norm": pick(False, True),
+        "model.attention.soft_cap": pick(None, 4.0),
+        "model.attention.scale": scale,
+        "model.attention.scale_rule": "auto" if scale else pick("auto", "sqrt", "mup"),
+        "model.attention.window": pick(None, 3),
+        "model.attention.window_pattern": pick((), (2, 0), (0, 4, 3)),
+    }
+
+
+def _kernel(pick: Callable[..., Any], drawn: Changes, kinds: set[str]) -> Changes:
+    able = ["auto", "reference"]
+    if "cope" not in kinds:
+        able += ["blocked"] if drawn["model.attention.soft_cap"] else ["blocked", "xla"]
+    return {"model.attention.kernel": pick(*able)}
+
+
+def _positions(pick: Callable[..., Any], layers: int) -> tuple[Changes, set[str]]:
+    """Returns fields of the kinds, one or several by layer, and the kinds."""
+    if pick(True, False):
+        pattern = tuple(pick(*KINDS) for _ in range(pick(2, 3)))
+        kinds, fields = set(pattern), {"model.position.pattern": pattern, "model.position.kind": pick(*KINDS)}
+    else:
+        kind = pick(*positions.KINDS)
+        kinds, fields = {kind}, {"model.position.kind": kind}
+        pattern = (kind,)
+    fields |= {
+        "model.position.max_length": pick(16, 24) if "learned" in kinds else None,
+        "model.position.xpos.base": pick(8.0, 512.0),
+        "model.position.t5.buckets": pick(6, 8),
+        "model.position.t5.max_distance": pick(5, 9),
+        "model.position.fire.hidden": pick(8, 3),
+        "model.position.fire.threshold": pick(3.0, 512.0),
+        "model.position.cope.rows": pick(3, 16),
+    }
+    temperature = pick("none", "none", "log_n", "llama4", "ministral3")
+    nope = "none" in pattern[:layers]
+    return {
+        **fields,
+        "model.position.temperature.kind": temperature,
+        "model.position.temperature.length": pick(None, 2, 3),
+        "model.position.temperature.layers": pick("auto", "nope", "all") if nope else "all",
+    }, kinds
+
+
+def _rope(pick: Callable[..., Any], kinds: set[str], head_dim: int) -> Changes:
+    turning = kinds & {"rope", "xpos"}
+    shares = [share for share in (1.0, 0.5, 0.75) if not turning or int(head_dim * share) in (2, 4, 6, 8)]
+    share = pick(*shares)
+    width = min(int(head_dim * share) if turning else head_dim, head_dim)
+    scalings = [
+        kind
+        for kind in positions.SCALINGS
+        if (kinds & {*positions.SCALED} or kind == "none")
+        and (width > 2 or kind not in ("ntk", "dynamic"))
+        # One list serves one rotary width.
+        and (kind != "longrope" or "p_rope" not in kinds or not turning or share == 1)
+    ]
+    scaling = pick(*scalings)
+    name = "model.position.rope.scaling"
+    found = {
+        "model.position.rope.theta": pick(10000.0, 50.0),
+        "model.position.rope.fraction": share,
+        "model.position.rope.pairing": pick("half", "interleaved"),
+        f"{name}.kind": scaling,
+        f"{name}.original_length": pick(ORIGINAL, None),
+        f"{name}.factor": 1.0 if scaling == "none" else pick(4.0, 1.5, 1.0),
+    }
+    if scaling == "yarn":
+        scales = pick((None, None), (1.0, 0.5))
+        found |= {
+            f"{name}.truncate": pick(True, False),
+            f"{name}.beta_fast": pick(32.0, 2.0),
+            f"{name}.attention_factor": pick(None, 1.2),
+            f"{name}.mscale": scales[0],
+            f"{name}.mscale_all_dim": scales[1],
+        }
+    if scaling == "longrope":
+        pairs = (head_dim if kinds & {"p_rope"} and not kinds & {"rope"} else width) // 2
+        found |= {
+            f"{name}.short_factor": tuple(1 + 0.1 * i for i in range(pairs)),
+            f"{name}.long_factor": tuple(1.5 + i for i in range(pairs)),
+            f"{name}.attention_factor": pick(None, 1.2),
+        }
+    return found
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> Changes:
+    """Draws what a whole valid config changes, by dotted field: shape, block, attention, positions, packing."""
+
+    def pick(*values: Any) -> Any:
+        return draw(st.sampled_from(values))
+
+    found = _shape(pick) | _block(pick) | _attention(pick)
+    placed, kinds = _positions(pick, found["model.num_layers"])
+    found |= placed
+    return found | _kernel(pick, found, kinds) | _rope(pick, kinds, found["model.head_dim"])
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> ConfigDict:
+    """Draws whole valid configs, resolved."""
+    return validate.resolve(config_of(draw(changes())))
+
+
+# A field alone, refused whatever the others are: candidates, of which each rule refuses some.
+CANDIDATES = (0, -1, 1, 2, 3, 2**63, 0.0, -0.5, 0.5, 1.0, 1.5)
+
+
+def _fits(value: Any, kind: type) -> bool:
+    return type(value) is kind
+
+
+def alone() -> list[tuple[str, Any]]:
+    """Returns (field, a value that is never allowed), several for every field that has a rule of its own."""
+    kinds = fields.types()
+    found: list[tuple[str, Any]] = [(name, "nonesuch") for name in validate.CHOICES]
+    found += [(name, value) for name in validate.POSITIVE for value in (0, -1, 0.0, -0.5) if _fits(value, kinds[name])]
+    found += [(name, value) for name in validate.NOT_NEGATIVE for value in (-1, -0.5) if _fits(value, kinds[name])]
+    for name, (allowed, _) in validate.RANGES.items():
+        found += [(name, value) for value in CANDIDATES if _fits(value, kinds[name]) and not allowed(value)]
+    found += [(name, value) for name, kind in kinds.items() if kind is float for value in (float("nan"), float("inf"))]
+    # Wrong types: text for a number, a number for text, a fraction for a whole number, a number for a list.
+    wrong: dict[type, tuple[Any, ...]] = {int: ("4", 1.5, True), float: ("4", True), bool: (1, "yes"), str: (1, True)}
+    found += [(name, value) for name, kind in kinds.items() for value in wrong.get(kind, (1, "ab"))]
+    found += [("model.attention.window_pattern", (4, -1)), ("model.attention.window_pattern", (1.5,))]
+    found += [("model.position.pattern", ("rope", "nonesuch")), ("model.position.pattern", (1,))]
+    return found
+
+
+# Fields that do not go together -> the field the message must name.
+TOGETHER: list[tuple[Changes, str]] = [
+    ({"model.num_heads": 6, "model.num_kv_heads": 4}, "model.num_kv_heads"),
+    ({"model.width": 16, "model.num_heads": 3, "model.num_kv_heads": 3, "model.head_dim": None}, "model.num_heads"),
+    ({"model.norm": "rmsnorm", "model.norm_bias": True}, "model.norm_bias"),
+    ({"model.vocab_size": 8}, "model.vocab_size"),
+    ({"model.attention.scale": 0.4, "model.attention.scale_rule": "mup"}, "model.attention.scale_rule"),
+    ({"data.batch_size": 6, "data.micro_batches": 4}, "data.micro_batches"),
+    ({"data.weights.mqar": 0.0}, "data.weights.mqar"),
+    ({"data.mqar.pairs": 5}, "data.mqar.pairs"),
+    ({"data.path": "a.txt", "data.tfds.name": "b"}, "data.tfds.name"),
+    ({"data.source": "files"}, "data.path"),
+    ({"data.source": "tfds"}, "data.tfds.name"),
+    ({"data.curriculum": ({"steps": 5},)}, "data.curriculum[0].length"),
+    ({"data.curriculum": ({"steps": 5, "lenght": 8, "length": 8},)}, "data.curriculum[0].lenght"),
+    ({"data.curriculum": ({"steps": 5000, "length": 16},)}, "budget.amount"),
+    ({"model.position.pattern": ("rope", "learned")}, "model.position.pattern"),
+    ({"model.position.pattern": ("rope",), "model.head_dim": 7}, "model.head_dim"),
+    ({"model.position.pattern": ("xpos",), "model.position.rope.fraction": 0.1}, "model.position.rope.fraction"),
+    ({"model.position.pattern": ("p_rope",), "model.position.rope.fraction": 0.1}, "model.position.rope.fraction"),
+    ({"model.position.pattern": ("rope",), "model.position.rope.theta": 1.0}, "model.position.rope.theta"),
+    ({"model.position.pattern": ("alibi",), "model.position.rope.scaling.kind": "yarn"},
+     "model.position.rope.scaling.kind"),
+    ({"model.position.pattern": ("rope",), "model.position.rope.scaling.kind": "none",
+      "model.position.rope.scaling.factor": 2.0}, "model.position.rope.scaling.factor"),
+    ({"model.position.pattern": ("rope",), "model.head_dim": 2, "model.position.rope.fraction": 1.0,
+      "model.position.rope.scaling.kind": "ntk"}, "model.position.rope.scaling.kind"),
+    ({"model.position.pattern": ("rope",), "model.position.rope.scaling.kind": "longrope",
+      "model.position.rope.scaling.short_factor": (1.0,) * 9}, "model.position.rope.scaling.short_factor"),
+    ({"model.position.pattern": ("rope",), "model.position.rope.scaling.kind": "yarn",
+      "model.position.rope.scaling.beta_slow": 99.0}, "model.position.rope.scaling.beta_fast"),
+    ({"model.position.pattern": ("rope",), "model.position.rope.scaling.kind": "llama3",
+      "model.position.rope.scaling.high_freq_factor": 0.5}, "model.position.rope.scaling.high_freq_factor"),
+    ({"model.position.pattern": ("learned",), "model.position.max_length": 8}, "model.position.max_length"),
+    ({"model.position.pattern": ("xpos",), "model.position.xpos.base": 0.1}, "model.position.xpos.base"),
+    ({"model.position.pattern": ("t5",), "model.position.t5.buckets": 32, "model.position.t5.max_distance": 16},
+     "model.position.t5.max_distance"),
+    ({"model.position.pattern": ("cope",), "model.attention.kernel": "blocked"}, "model.attention.kernel"),
+    ({"model.position.pattern": ("rope",), "model.position.temperature.kind": "llama4",
+      "model.position.temperature.layers": "auto"}, "model.position.temperature.layers"),
+]  # fmt: skip
+
+
+@st.composite
+def spoiled(draw: st.DrawFn) -> tuple[Changes, str]:
+    """Draws a whole valid config with one fault, and the field that the refusal must name."""
+    whole = draw(changes())
+    kind = draw(st.sampled_from(("alone", "together", "unknown")))
+    if kind == "alone":
+        name, value = draw(st.sampled_from(alone()))
+        return {**whole, name: value}, name
+    if kind == "together":
+        extra, name = draw(st.sampled_from(TOGETHER))
+        return {**whole, **extra}, name
+    name = draw(st.sampled_from(sorted(fields.types())))
+    at = draw(st.integers(0, len(name) - 1))
+    slip = name[:at] + draw(st.sampled_from("xyz_")) + name[at + 1 :]
+    return {**whole, slip: draw(st.sampled_from((1, "a", 0.5)))}, slip
