@@ -30,7 +30,14 @@ YARN = {
 }
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "query latent, sinks, cap": dict(attention__mla__query_rank=10, attention__sinks=True, attention__soft_cap=2.0),
+    "query latent, sinks, cap, temperature": dict(
+        attention__mla__query_rank=10,
+        attention__sinks=True,
+        attention__soft_cap=2.0,
+        position__temperature__kind="ministral3",
+        position__temperature__length=2,
+        position__temperature__beta=1.0,
+    ),
     "as DeepSeek-V2": dict(YARN, attention__mla__query_rank=10, position__rope__pairing="interleaved"),
     "yarn of different mscales": dict(YARN, position__rope__scaling__mscale=1.0),
     "no positions, window": dict(position__kind="none", attention__window=3, attention__out_bias=True),
@@ -75,12 +82,14 @@ def definition(config: ConfigDict, params: dict[str, np.ndarray], x: np.ndarray)
     c_kv, k_rope = norm(down[:, : d.kv_rank], "kv_norm"), down[:, d.kv_rank :]
     c_q = x if d.query_rank is None else norm(x @ params["query_down.kernel"], "query_norm")
     scale = on_scores / math.sqrt(d.nope_dim + d.rope_dim)
+    warm = config.position.temperature
+    warmth = [1 + warm.beta * math.log(1 + t // warm.length) * (warm.kind != "none") for t in range(len(x))]
     out = np.zeros((len(x), H * d.value_dim))
     for t in range(len(x)):
         for h in range(H):
             up_k = params["key_up.kernel"][:, h * d.nope_dim : (h + 1) * d.nope_dim]
             up_v = params["value_up.kernel"][:, h * d.value_dim : (h + 1) * d.value_dim]
-            query = (c_q[t] @ params["query.kernel"]).reshape(H, -1)[h]
+            query = warmth[t] * (c_q[t] @ params["query.kernel"]).reshape(H, -1)[h]
             turned = turn(query[d.nope_dim :], t)
             first = 0 if config.attention.window is None else max(0, t - config.attention.window + 1)
             seen = range(first, t + 1)

@@ -147,6 +147,7 @@ def test_a_bias_function_is_read_anew_at_each_call() -> None:
     [
         ({"k": (2, 4, 3, 8)}, "3 key/value heads do not divide 4"),
         ({"k": (2, 4, 2, 7)}, "attention needs q"),
+        ({"sinks": jnp.zeros(2)}, r"sinks must be \[4\], one for each query head, not \(2,\)"),
         ({"q_segments": jnp.ones((1, 4), int)}, "for queries and keys, or for neither"),
         ({"window": 0}, "1 or more"),
         ({"window": 3, "causal": False}, "needs a causal mask"),
