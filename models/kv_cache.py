@@ -24,7 +24,8 @@ from models.layers import compute_dtype
 from models.pattern import plans
 from models.storage import Stored
 
-# What one layer keeps, by name, e.g. k and v [B, G, S, K]. Heads stand before slots, as the two products read them.
+# What one layer keeps, by name, e.g. k and v [B, G, S, K], without B and G where they are 1 (`_squeezed`). Heads stand
+# before slots, as the two products read them.
 Entry = Mapping[str, Stored]
 
 
@@ -100,7 +101,10 @@ class KVCache:
 
         def entry(size: int) -> Entry:
             kind = (layout.storage, layout.dtype if dtype is None else dtype)
-            return {name: storage.empty((batch, heads, size, numbers), *kind) for name, heads, numbers in layout.arrays}
+            found = {
+                name: storage.empty((batch, heads, size, numbers), *kind) for name, heads, numbers in layout.arrays
+            }
+            return jax.tree.map(_squeezed, found)
 
         sizes = [_size(window, capacity) for window in layout.windows]
         return cls(
@@ -139,7 +143,7 @@ class KVCache:
 
     def layer(self, index: int, dtype: DTypeLike = jnp.float32) -> dict[str, Array]:
         """Returns what a layer keeps, by name, as [B, S, G, K]; slots of a rolling layer are not in order."""
-        return _read(self.entries[index], dtype)
+        return _read(self.entries[index], self.next.shape[0], dtype)
 
     @property
     def nbytes(self) -> int:
@@ -184,22 +188,22 @@ class KVCache:
         if capacity <= self.capacity:
             return self
         after = dataclasses.replace(
-            self, capacity=capacity, tokens=None if self.tokens is None else _padded(self.tokens, capacity, 1)
+            self, capacity=capacity, tokens=None if self.tokens is None else _padded(self.tokens, capacity, -1)
         )
         tracks, entries = {}, []
         kept = zip(self.entries, self.sizes, after.sizes, strict=True)
         for entry, old, new in (*kept, *([({}, self.capacity, capacity)] if self.tokens is not None else [])):
             at = None
             if after.rolls(new) and not self.rolls(old):
-                segments = _padded(self.tracks[old].segments, new, 1)
+                segments = _padded(self.tracks[old].segments, new, -1)
                 at = _latest(segments, segments[:, :0], self.length, self.length)
 
             def grow(x: Array, axis: int, new: int = new, at: Array | None = at) -> Array:
                 x = _padded(x, new, axis)
                 return x if at is None else _taken(x, at, axis)
 
-            entries.append(jax.tree.map(lambda x, grow=grow: grow(x, 2), entry))
-            tracks[new] = jax.tree.map(lambda x, grow=grow: grow(x, 1), self.tracks[old])
+            entries.append(jax.tree.map(lambda x, grow=grow: grow(x, -2), entry))
+            tracks[new] = jax.tree.map(lambda x, grow=grow: grow(x, -1), self.tracks[old])
         return dataclasses.replace(after, entries=tuple(entries[: len(self.entries)]), tracks=tracks)
 
     def place(
@@ -229,7 +233,7 @@ class KVCache:
         new = [jnp.broadcast_to(x.astype(jnp.int32), shape) for x in (at, of)]
         slots = {size: self._slots(size, new[1], fresh=fresh, ragged=segments is not None) for size in self.tracks}
         tracks = {
-            size: Track(_put(track.positions, new[0], slots[size], 1), _put(track.segments, new[1], slots[size], 1))
+            size: Track(_put(track.positions, new[0], slots[size], -1), _put(track.segments, new[1], slots[size], -1))
             for size, track in self.tracks.items()
         }
         after = new[0][:, -1] + 1
@@ -242,7 +246,7 @@ class KVCache:
             tracks=tracks,
             length=self.length + count,
             next=after,
-            tokens=None if self.tokens is None else _put(self.tokens, tokens, self.length, 1),
+            tokens=None if self.tokens is None else _put(self.tokens, tokens, self.length, -1),
         )
         return Placement(cache, own, self.tracks, slots, self.length, fresh)
 
@@ -287,18 +291,20 @@ class Placement:
             The entry with them; by name the arrays [B, S, G, K] that the new tokens' queries may see, themselves
             included; and where these S lie.
         """
-        parts = {name: storage.encode(arrays[name].swapaxes(1, 2), stored) for name, stored in entry.items()}
-        size, count = (jax.tree.leaves(x)[0].shape[2] for x in (entry, parts))
+        batch, count = next(iter(arrays.values())).shape[:2]
+        new = {name: storage.encode(arrays[name].swapaxes(1, 2), stored) for name, stored in entry.items()}
+        parts = jax.tree.map(_squeezed, new)
+        size = jax.tree.leaves(entry)[0].shape[-2]
         at = self.slots[size]
-        written = jax.tree.map(lambda whole, part: _put(whole, part, at, 2), entry, parts)
+        written = jax.tree.map(lambda whole, part: _put(whole, part, at, -2), entry, parts)
         if self.fresh:
-            return written, _read(parts, dtype), self.own
+            return written, _read(parts, batch, dtype), self.own
         if at.ndim == 0 or count == 1:
-            return written, _read(written, dtype), self.cache.tracks[size]
+            return written, _read(written, batch, dtype), self.cache.tracks[size]
         # The first of several queries sees tokens that the last one pushes out.
-        both = jax.tree.map(lambda whole, part: jnp.concatenate([whole, part], axis=2), entry, parts)
+        both = jax.tree.map(lambda whole, part: jnp.concatenate([whole, part], axis=-2), entry, parts)
         track = jax.tree.map(lambda old, new: _join(old, new), self.before[size], self.own)
-        return written, _read(both, dtype), track
+        return written, _read(both, batch, dtype), track
 
     def again(self) -> "Placement":
         """Returns all tokens that the cache holds (it keeps them) in their slots, to compute what it keeps anew."""
@@ -316,8 +322,18 @@ def _size(window: int | None, capacity: int) -> int:
     return capacity if window is None else min(window, capacity)
 
 
-def _read(entry: Entry, dtype: DTypeLike) -> dict[str, Array]:
-    return {name: storage.decode(stored, dtype).swapaxes(1, 2) for name, stored in entry.items()}
+def _squeezed(x_BGSK: Array) -> Array:
+    """Drops the axes of rows and heads where they are 1.
+
+    The products drop them anyhow. Where the cache itself kept them, XLA wrote each new token twice on the CPU, for the
+    product and for the next step, and copied the whole cache in between: three times the attention's own time.
+    """
+    return x_BGSK.reshape(*(n for n in x_BGSK.shape[:2] if n > 1), *x_BGSK.shape[2:])
+
+
+def _read(entry: Entry, batch: int, dtype: DTypeLike) -> dict[str, Array]:
+    full = jax.tree.map(lambda x: x.reshape(batch, -1, *x.shape[-2:]), entry)
+    return {name: storage.decode(stored, dtype).swapaxes(1, 2) for name, stored in full.items()}
 
 
 def _latest(old: Array, new: Array, start: Array, end: Array) -> Array:
@@ -340,17 +356,21 @@ def _latest(old: Array, new: Array, start: Array, end: Array) -> Array:
 
 
 def _put(whole: Array | None, part: Array, at: Array, axis: int) -> Array:
-    """Writes new tokens into slots (see `KVCache._slots`)."""
+    """Writes new tokens into slots (see `KVCache._slots`), which lie on the axis -2 or, in a track, -1."""
     assert whole is not None
     part = part.astype(whole.dtype)
     if at.ndim == 0:
-        return jax.lax.dynamic_update_slice_in_dim(whole, part, at, axis)
+        return jax.lax.dynamic_update_slice_in_dim(whole, part, at, whole.ndim + axis)
     return _taken(jnp.concatenate([whole, part], axis=axis), at, axis)
 
 
 def _taken(x: Array, at: Array, axis: int) -> Array:
-    index = at.reshape([at.shape[0]] + [at.shape[1] if i == axis else 1 for i in range(1, x.ndim)])
-    return jnp.take_along_axis(x, index, axis=axis, mode="promise_in_bounds")
+    """Returns the tokens `at` [B, R] of an axis."""
+    rows, slots = at.shape
+    full = x.reshape(rows, -1, *x.shape[axis:])  # [B, G, S, K], of a track [B, 1, S]
+    index = at.reshape(rows, 1, slots, *[1] * (-1 - axis))
+    found = jnp.take_along_axis(full, index, axis=axis, mode="promise_in_bounds")
+    return found.reshape(*x.shape[:axis], slots, *x.shape[x.ndim + axis + 1 :])
 
 
 def _join(old: Array, new: Array) -> Array:
@@ -359,4 +379,4 @@ def _join(old: Array, new: Array) -> Array:
 
 def _padded(x: Array | None, size: int, axis: int) -> Array:
     assert x is not None
-    return jnp.pad(x, [(0, size - x.shape[axis] if i == axis else 0) for i in range(x.ndim)])
+    return jnp.pad(x, [(0, size - x.shape[axis] if i == x.ndim + axis else 0) for i in range(x.ndim)])

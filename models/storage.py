@@ -16,8 +16,9 @@ from jax import Array
 from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
-# storage -> (dtype of the codes, the code of the largest number)
-CODES = {"int8": (jnp.int8, 127.0), "fp8": (jnp.float8_e4m3fn, 448.0)}
+# storage -> (dtype of the codes, the code of the largest number). The 8 bits of a float are kept as a uint8: XLA on the
+# CPU writes a float8 by way of a copy of the whole cache in float16, seven times as long.
+CODES = {"int8": (jnp.int8, 127.0), "fp8": (jnp.uint8, 448.0)}
 SCALE_BYTES = 4
 
 
@@ -26,8 +27,15 @@ SCALE_BYTES = 4
 class Quantised:
     """codes * scales."""
 
-    codes: Array  # int8 or float8_e4m3fn [B, G, S, K]
+    codes: Array  # [B, G, S, K]: int8, or uint8 that holds the bits of a float8_e4m3fn
     scales: Array  # float32 [B, G, S, 1]
+
+    @property
+    def numbers(self) -> Array:
+        """The codes as numbers, int8 or float8_e4m3fn."""
+        if self.codes.dtype == jnp.int8:
+            return self.codes
+        return jax.lax.bitcast_convert_type(self.codes, jnp.float8_e4m3fn)
 
 
 # The numbers of one name in one layer's cache: [B, G, S, K] as they are, or quantised. All leaves have slots on axis 2.
@@ -61,14 +69,16 @@ def encode(x_BGSK: Array, like: Stored) -> Stored:
     top = next(top for dtype, top in CODES.values() if like.codes.dtype == dtype)
     codes = x / jnp.where(largest > 0, largest, 1) * top
     if like.codes.dtype == jnp.int8:
-        codes = jnp.sign(codes) * jnp.ceil(jnp.abs(codes) - 0.5)
-    return Quantised(codes.astype(like.codes.dtype), largest / top)
+        codes = (jnp.sign(codes) * jnp.ceil(jnp.abs(codes) - 0.5)).astype(jnp.int8)
+    else:
+        codes = jax.lax.bitcast_convert_type(codes.astype(jnp.float8_e4m3fn), jnp.uint8)
+    return Quantised(codes, largest / top)
 
 
 def decode(stored: Stored, dtype: DTypeLike) -> Array:
     """Returns the numbers [B, G, S, K] in `dtype`."""
     if isinstance(stored, Quantised):
-        return (stored.codes.astype(jnp.float32) * stored.scales).astype(dtype)
+        return (stored.numbers.astype(jnp.float32) * stored.scales).astype(dtype)
     return stored.astype(dtype)
 
 

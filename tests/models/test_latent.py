@@ -193,7 +193,7 @@ def test_the_cache_keeps_the_latent_and_the_shared_key() -> None:
     model = build(config)
     ids = tokens(2, 7)
     cache = model(ids, cache=model.cache(2, 9))[1]
-    assert {name: x.shape for name, x in cache.entries[0].items()} == {"c_kv": (2, 1, 9, 12), "k_rope": (2, 1, 9, 4)}
+    assert {name: x.shape for name, x in cache.layer(0).items()} == {"c_kv": (2, 9, 1, 12), "k_rope": (2, 9, 1, 4)}
     assert cache.nbytes == 2 * 9 * counting.kv_bytes_per_token(config, 4) == 2 * 9 * 3 * (12 + 4) * 4
     attention = model.layers()[0].attention
     wanted = attention.latents(_first_input(model, ids), Rows(), model.schemes["rope"])

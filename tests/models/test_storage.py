@@ -21,7 +21,7 @@ def stored(x: np.ndarray, kind: str) -> storage.Quantised:
 
 def back(found: storage.Quantised) -> np.ndarray:
     """Reads them back in float64, from the codes themselves."""
-    return np.asarray(found.codes).astype(np.float64) * np.asarray(found.scales, np.float64)
+    return np.asarray(found.numbers).astype(np.float64) * np.asarray(found.scales, np.float64)
 
 
 def spread_numbers() -> np.ndarray:
@@ -56,12 +56,12 @@ def test_int8_is_off_by_half_a_step_of_its_own_token_and_head() -> None:
 def test_fp8_is_the_nearest_of_its_numbers() -> None:
     x = spread_numbers()
     found = stored(x, "fp8")
-    assert found.codes.dtype == jnp.float8_e4m3fn and found.codes.nbytes == x.size
+    assert found.numbers.dtype == jnp.float8_e4m3fn and found.codes.nbytes == x.size
     scale = np.abs(x).max(-1, keepdims=True).astype(np.float64) / 448
     np.testing.assert_allclose(found.scales, scale, rtol=1e-6)
     every = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
     nearest = np.nanmin(np.abs(x[..., None] / scale[..., None] - every), axis=-1)
-    off = np.abs(np.asarray(found.codes).astype(np.float64) - x / scale)
+    off = np.abs(np.asarray(found.numbers).astype(np.float64) - x / scale)
     np.testing.assert_allclose(off, nearest, atol=1e-4)
     assert (off <= np.maximum(np.abs(x / scale) / 16, 2.0**-10) + 1e-4).all()
 
@@ -82,7 +82,7 @@ def test_the_config_decides_and_the_bytes_are_true(kind: str, dtype: str) -> Non
     """2 layers x (k and v) x 2 heads x 4 numbers, of 3 rows x 10 tokens: a byte a number, 4 a scale."""
     cache = KVCache.create(tiny(attention__kv_storage=kind), 3, 10)
     for entry in cache.entries:
-        assert {str(entry[name].codes.dtype) for name in ("k", "v")} == {dtype}
+        assert {str(entry[name].numbers.dtype) for name in ("k", "v")} == {dtype}
     assert cache.nbytes - cache.scale_nbytes == 3 * 10 * 2 * 2 * 2 * 4
     assert cache.scale_nbytes == 3 * 10 * 2 * 2 * 2 * 4
     plain = KVCache.create(tiny(), 3, 10)
