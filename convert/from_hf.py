@@ -27,7 +27,10 @@ from models import initial
 from training.checkpoint import flat
 
 # Fields of the model that change how it is computed, not what; all others are the checkpoint's.
-FREE = ("dtype", "scan_layers", "remat", "dropout", "init", "init_std", "attention.kernel", "attention.qkv")
+FREE = (
+    "dtype", "scan_layers", "remat", "dropout", "init", "init_std", "attention.kernel", "attention.qkv",
+    "attention.kv_storage",
+)  # fmt: skip
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")  # kept for the way back
 TOKENS_A_BATCH = 8192
 

@@ -29,7 +29,7 @@ from training.checkpoint import flat
 from training.files import read_json, write_json
 
 # Fields that do not change what a trained model computes without dropout, in float32.
-FREE = "dropout init init_std dtype scan_layers remat attention.kernel attention.qkv".split()
+FREE = "dropout init init_std dtype scan_layers remat attention.kernel attention.qkv attention.kv_storage".split()
 # Said by layer, and by the number they come to, in `significant`.
 SAID = (
     "position.kind position.pattern attention.window attention.window_pattern attention.scale attention.scale_rule"
@@ -169,6 +169,8 @@ def significant(model: ConfigDict) -> dict[str, Any]:
             continue
         last = name.rsplit(".", 1)[-1]
         if name.startswith("position.rope.scaling.") and last != "kind" and scaling not in OF_SCALING[last]:
+            continue
+        if name.startswith("attention.mla.") and model.attention.kind != "mla":
             continue
         if name.startswith("position.temperature.") and model.position.temperature.kind == "none":
             continue

@@ -154,6 +154,8 @@ OUTSIDE = {
     "attention.out_bias": {"attention.out_bias": True},
     "mlp": {"mlp": "relu2"},
     "norm": {"norm": "layernorm"},
+    "attention.kind": {"attention.kind": "mla"},
+    "attention.sinks": {"attention.sinks": True},
 }
 
 
