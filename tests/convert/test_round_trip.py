@@ -185,6 +185,19 @@ def test_the_family_a_run_came_from_is_tried_first() -> None:
         choose(config, "bloom")
 
 
+def test_phi3_says_the_length_before_stretching_where_its_config_class_looks() -> None:
+    """On top; its class has a default of 4096 there, which counts before what stands in rope_parameters."""
+    scaling = {"kind": "longrope", "factor": 2.0, "original_length": 32} | dict.fromkeys(
+        ("short_factor", "long_factor"), (1.0, 1.5, 2.5, 4.0)
+    )
+    values = {"vocab_size": 32, "width": 32, "num_heads": 4, "attention.qkv": "fused"}
+    values |= {f"position.rope.scaling.{key}": value for key, value in scaling.items()}
+    family, theirs = choose(config_of({f"model.{key}": value for key, value in values.items()}), "phi3")
+    assert family.name == "phi3"
+    assert theirs["original_max_position_embeddings"] == 32
+    assert theirs["rope_parameters"]["original_max_position_embeddings"] == 32
+
+
 @pytest.mark.parametrize("values", [{}, {"position.rope.fraction": 0.5}, {"position.kind": "p_rope"}])
 def test_interleaved_pairs_become_halves_with_the_same_scores(values: dict[str, Any]) -> None:
     """Fault 6: keys are permuted with their own number of heads. Scores are computed here, plainly, in float64."""
