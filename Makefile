@@ -3,6 +3,7 @@
 #   make test      lint, types, tests
 #   make test-all  the slower checks too
 #   make setup     only the environment; a second call does nothing
+#   make bench-hf  checkpoints of transformers against ours, in an environment of its own (minutes, and a download)
 #   make lock      resolve constraints.txt again from pyproject.toml
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(EXTRAS)
 ROOMS := configs models data training eval convert sweeps report train.py
 
-.PHONY: demo test test-all check setup lock clean
+.PHONY: demo test test-all check setup bench-hf lock clean
 
 demo: $(STAMP)
 	$(BIN)/python -m sweeps.launch --sweep=configs/sweeps/demo.py --out=$(DEMO)
@@ -36,6 +37,9 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(EXTRAS)]"
 	@touch $@
+
+bench-hf: $(STAMP)
+	$(BIN)/python bench/hf_round_trip.py
 
 lock: $(STAMP)
 	$(BIN)/python -m pip install --quiet uv

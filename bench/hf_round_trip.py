@@ -1,0 +1,167 @@
+"""Checkpoints of transformers against ours, in both directions: `make bench-hf`.
+
+Makes an environment of its own with PyTorch and transformers (they are no dependencies of the project), and shows for
+every family that `convert` knows
+
+1. transformers' random checkpoint -> convert.from_hf -> eval.generate: logits (also of left-padded rows, at real
+   tokens) and greedy tokens through our KV cache, against transformers' own;
+2. that run, and random runs of our own -> convert.to_hf -> transformers' own load: the same.
+
+Prints a table with the largest absolute error of each; exit code 1 where one exceeds the tolerance or a token differs.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(CHECKOUT))
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+from safetensors.numpy import load_file, save_file  # noqa: E402
+
+from bench.hf_cases import OWN, THEIRS, VOCAB, Own  # noqa: E402
+from configs import base, cli, validate  # noqa: E402
+from convert import from_hf, to_hf  # noqa: E402
+from convert.writing import write_run  # noqa: E402
+from eval import generate  # noqa: E402
+from eval.progress import Silent, Told  # noqa: E402
+from models import initialise  # noqa: E402
+from training import compilation  # noqa: E402
+
+PACKAGES = ("torch==2.13.0", "transformers", "safetensors", "numpy")
+TOLERANCE = 2e-4  # of logits, absolute, float32
+LENGTH, NEW = 40, 8  # past the original length (32) of scalings that read it
+
+
+def environment(folder: Path) -> Path:
+    """Returns the Python of an environment with PyTorch and transformers, made at the first call."""
+    python = folder / "bin" / "python"
+    if not (folder / ".made").exists():
+        print(f"making {folder} with {' '.join(PACKAGES)} ...", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+        (folder / ".made").touch()
+    return python
+
+
+def theirs(python: Path, command: str, cases: Sequence[dict[str, Any]], folder: Path) -> dict[str, str]:
+    """Runs the transformers side over cases and returns its versions."""
+    job = folder / f"{command}.json"
+    job.write_text(json.dumps(cases))
+    line = [python, Path(__file__).parent / "hf_side.py", command, job]
+    done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def ours(run: Path, expected: dict[str, np.ndarray], folder: Path) -> dict[str, np.ndarray]:
+    """Returns what a run gives for the prompts of `expected`, as `python -m eval.generate` does."""
+    source, out = folder / "in.safetensors", folder / "out.safetensors"
+
+    def call(mask: np.ndarray, new: int) -> dict[str, np.ndarray]:
+        save_file({"input_ids": expected["input_ids"], "attention_mask": mask}, source)
+        generate.from_tokens(run, source, out, generate.Settings(max_new=new), Silent())
+        return load_file(out)
+
+    padded = call(expected["attention_mask"], 0)["logits"]
+    return {**call(np.ones_like(expected["attention_mask"]), NEW), "logits_padded": padded}
+
+
+def error(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> tuple[float, float, bool]:
+    """Returns the largest differences of logits, of padded rows' logits at real tokens, and whether tokens agree."""
+    real = wanted["attention_mask"].astype(bool)
+    plain = np.abs(found["logits"] - wanted["logits"]).max()
+    padded = np.abs(found["logits_padded"] - wanted["logits_padded"])[real].max()
+    return float(plain), float(padded), bool((found["tokens"] == wanted["tokens"]).all())
+
+
+def own_run(case: Own, folder: Path) -> Path:
+    """Writes a random run of ours, norms and biases moved from their constant first values."""
+    values = {
+        "model.vocab_size": VOCAB,
+        "model.width": 32,
+        "model.num_layers": 2,
+        "model.num_heads": 4,
+        "model.init_std": 0.15,
+        "data.weights.text": 0.0,
+        "data.weights.mqar": 1.0,
+        "data.length": 64,
+    }
+    config = base.get_config()
+    cli.apply(config, values | case.fields)
+    config = validate.resolve(config)
+    draw = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: x + 0.1 * draw.standard_normal(x.shape), initialise(config.model, 0)[1])
+    return write_run(folder, config, params, origin={"kind": "bench"})
+
+
+def rows(python: Path, folder: Path, told: Told) -> Iterator[tuple[str, str, str, float, float, bool]]:
+    """Yields (direction, family, case, error, error of padded rows, whether tokens agree) for every case."""
+
+    def case(name: str, **more: Any) -> dict[str, Any]:
+        files = {"folder": str(folder / name / "checkpoint"), "expected": str(folder / name / "expected.safetensors")}
+        (folder / name).mkdir()
+        return {"name": name, "length": LENGTH, "new": NEW, **files, **more}
+
+    made = [
+        case(f"theirs{i}", model_type=one.model_type, config=one.config, schema=one.schema)
+        for i, one in enumerate(THEIRS)
+    ]
+    told.say(f"transformers makes {len(made)} checkpoints")
+    versions = theirs(python, "make", made, folder)
+    exports, labels, results = [], [], []
+    for one, job in told.track("cases", list(zip(THEIRS, made, strict=True))):
+        expected = load_file(job["expected"])
+        run = from_hf.convert(job["folder"], folder / job["name"] / "run")
+        found = ours(run, expected, folder)
+        label = f"{one.name} ({one.schema})"
+        yield "from_hf", one.model_type, label, *error(found, expected)
+        exports.append(case(f"back_{job['name']}"))
+        to_hf.export(run, exports[-1]["folder"])
+        labels.append((one.model_type, label))
+        results.append(found)
+    for i, own in told.track("own runs", list(enumerate(OWN))):
+        run = own_run(own, folder / f"own{i}")
+        exports.append(case(f"exported{i}"))
+        to_hf.export(run, exports[-1]["folder"])
+        family = json.loads((Path(exports[-1]["folder"]) / "config.json").read_text())["model_type"]
+        if family != own.model_type:
+            raise SystemExit(f"{own.name}: was exported as {family}, expected {own.model_type}")
+        labels.append((family, f"{own.name} (own run)"))
+        expected = load_file(made[0]["expected"])  # for its prompts, which are the same everywhere
+        results.append(ours(run, expected, folder))
+    told.say(f"transformers loads {len(exports)} exports")
+    theirs(python, "load", exports, folder)
+    for job, (family, label), found in zip(exports, labels, results, strict=True):
+        yield "to_hf", family, label, *error(found, load_file(job["expected"]))
+    told.say(", ".join(f"{name} {version}" for name, version in versions.items()))
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--environment", type=Path, default=CHECKOUT / "build" / "hf", help="where it is, or is made")
+    parser.add_argument("--python", type=Path, help="one that has the packages already, instead")
+    given = parser.parse_args(argv)
+    began, told = time.perf_counter(), Told()
+    compilation.enable_cache()
+    python = given.python or environment(given.environment)
+    with tempfile.TemporaryDirectory() as folder:
+        found = list(rows(python, Path(folder), told))
+    print("| direction | family | case | logits | left-padded | greedy tokens |\n|---|---|---|---|---|---|")
+    for direction, family, label, plain, padded, same in found:
+        print(f"| {direction} | {family} | {label} | {plain:.1e} | {padded:.1e} | {'equal' if same else 'DIFFER'} |")
+    bad = [row for row in found if not (max(row[3:5]) <= TOLERANCE and row[5])]
+    print(f"{len(found) - len(bad)} of {len(found)} within {TOLERANCE:g}; {time.perf_counter() - began:.0f} s")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
