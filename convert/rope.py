@@ -70,6 +70,7 @@ class Rope:
     theta_key: str = "rope_theta"
     fraction_key: str = "partial_rotary_factor"
     types: Mapping[str, str] | None = None  # rope_type -> our scaling.kind; None: all of TYPES
+    original: int | None = None  # the original length where it stands nowhere; None: the longest
     partial: bool = False  # whether a part of head_dim may turn alone; elsewhere transformers passes the share over
 
     def read(self, keys: Keys, ours: Ours) -> None:
@@ -118,6 +119,8 @@ class Rope:
             "partial_rotary_factor": rope.fraction,
         }
         theirs["rope_scaling"] = table or None
+        if kind == "longrope":
+            theirs[ORIGINAL] = rope.scaling.original_length  # Phi-3 looks for it on top, and takes 4096 where it is not
         theirs[self.theta_key], theirs[self.fraction_key] = rope.theta, rope.fraction
 
     @staticmethod
@@ -191,7 +194,7 @@ class Rope:
             return
         if on_top is not None and inside is not None and on_top != inside:
             keys.warn(f"{ORIGINAL} = {on_top} counts, not the {inside} beside rope_type")
-        original = next((value for value in (on_top, inside) if value is not None), longest)
+        original = next((value for value in (on_top, inside, self.original) if value is not None), longest)
         original = typed(keys, ORIGINAL, original, int)
         if original < 1:
             raise keys.error(ORIGINAL, f"{original} must be above 0")

@@ -13,7 +13,11 @@ PHI3 = family(
     PLAIN,
     Always({"model.attention.qkv": "fused"}),
     # transformers takes no other; `su` and `yarn` are what the first releases called longrope.
-    Rope(types={"default": "none", "longrope": "longrope", "su": "longrope", "yarn": "longrope"}, partial=True),
+    Rope(
+        types={"default": "none", "longrope": "longrope", "su": "longrope", "yarn": "longrope"},
+        original=4096,
+        partial=True,
+    ),
     OneWindow(None),
     *NO_WINDOW[1:],
     *(

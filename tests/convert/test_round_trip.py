@@ -140,6 +140,17 @@ def test_out_and_in_again(name: str, data: Any) -> None:
         np.testing.assert_array_equal(again[key], params[key], err_msg=key)
 
 
+def test_longrope_says_its_original_length_where_phi3_looks_for_it() -> None:
+    """transformers' Phi-3 takes 4096 for it, whatever stands beside rope_type, where the top level does not say it."""
+    scaling = {"kind": "longrope", "factor": 2.0, "original_length": 24, "short_factor": (1.0,) * 4}
+    values = {"vocab_size": 9, "width": 16, "num_heads": 2, "mlp_width": 8, "position.rope.fraction": 1.0}
+    values |= {f"position.rope.scaling.{key}": value for key, value in (scaling | {"long_factor": (2.0,) * 4}).items()}
+    theirs = choose(config_of({f"model.{key}": value for key, value in values.items()}), "phi3")[1]
+    assert theirs["original_max_position_embeddings"] == 24
+    assert theirs["rope_parameters"]["original_max_position_embeddings"] == 24
+    assert theirs["max_position_embeddings"] == 48
+
+
 OUTSIDE = {
     "position.kind": {"position.kind": "t5"},
     "position.rope.pairing": {"position.rope.pairing": "interleaved"},  # `export` permutes before it asks
