@@ -71,6 +71,7 @@ class Rope:
     fraction_key: str = "partial_rotary_factor"
     types: Mapping[str, str] | None = None  # rope_type -> our scaling.kind; None: all of TYPES
     original: int | None = None  # the original length where it stands nowhere; None: the longest
+    bare: bool = False  # the older schema takes type and longrope's two lists, nothing else
     partial: bool = False  # whether a part of head_dim may turn alone; elsewhere transformers passes the share over
 
     def read(self, keys: Keys, ours: Ours) -> None:
@@ -119,6 +120,12 @@ class Rope:
             "partial_rotary_factor": rope.fraction,
         }
         theirs["rope_scaling"] = table or None
+        if kind == "longrope" and self.bare:
+            lists = {key: table[key] for key in ("short_factor", "long_factor")}
+            said = theirs["max_position_embeddings"] == rope.scaling.factor * rope.scaling.original_length
+            if said and rope.scaling.attention_factor is None:
+                theirs["rope_scaling"] = {"type": "longrope", **lists}
+            # Else the older schema cannot say it: transformers 4 refuses the whole table, which is better than a guess.
         if kind == "longrope":
             theirs[ORIGINAL] = rope.scaling.original_length  # Phi-3 looks for it on top, and takes 4096 where it is not
         theirs[self.theta_key], theirs[self.fraction_key] = rope.theta, rope.fraction

@@ -16,6 +16,7 @@ PHI3 = family(
     Rope(
         types={"default": "none", "longrope": "longrope", "su": "longrope", "yarn": "longrope"},
         original=4096,
+        bare=True,
         partial=True,
     ),
     OneWindow(None),

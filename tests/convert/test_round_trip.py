@@ -145,10 +145,15 @@ def test_longrope_says_its_original_length_where_phi3_looks_for_it() -> None:
     scaling = {"kind": "longrope", "factor": 2.0, "original_length": 24, "short_factor": (1.0,) * 4}
     values = {"vocab_size": 9, "width": 16, "num_heads": 2, "mlp_width": 8, "position.rope.fraction": 1.0}
     values |= {f"position.rope.scaling.{key}": value for key, value in (scaling | {"long_factor": (2.0,) * 4}).items()}
-    theirs = choose(config_of({f"model.{key}": value for key, value in values.items()}), "phi3")[1]
+    config = config_of({f"model.{key}": value for key, value in values.items()})
+    theirs = choose(config, "phi3")[1]
     assert theirs["original_max_position_embeddings"] == 24
     assert theirs["rope_parameters"]["original_max_position_embeddings"] == 24
     assert theirs["max_position_embeddings"] == 48
+    # transformers 4 refuses any other key there, and computes the factor from the lengths.
+    assert theirs["rope_scaling"].keys() == {"type", "short_factor", "long_factor"}
+    config.model.position.rope.scaling.attention_factor = 1.5
+    assert choose(config, "phi3")[1]["rope_scaling"]["attention_factor"] == 1.5  # which transformers 4 refuses
 
 
 OUTSIDE = {
