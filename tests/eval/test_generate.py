@@ -207,20 +207,15 @@ def test_more_positions_than_a_learned_table_has_are_refused_before_any_work(tmp
         generate("--max_new=10", run=learned, input_ids=IDS)
 
 
-def test_text_goes_on_as_text(tmp_path: Path) -> None:
-    """The whole command, in a process of its own: text out, progress and errors apart from it."""
+def test_text_goes_on_as_text(tmp_path: Path, capsys) -> None:
     tokenizers.Bytes().save(tmp_path / "bytes")
     workdir = written(tmp_path / "run", tmp_path / "bytes", model__vocab_size=256)
-
-    def call(*options: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "eval.generate", f"--workdir={workdir}", *options]
-        return subprocess.run(line, capture_output=True, text=True, timeout=300)
-
-    done = call("--prompt=häm", "--max_new=5")
-    assert done.returncode == 0, done.stderr
+    command.main([f"--workdir={workdir}", "--prompt=häm", "--max_new=5"])
     ids = np.frombuffer("häm".encode(), np.uint8)
     wanted = bytes(alone(runs.load(workdir), ids, 5)[1]).decode(errors="replace")
-    assert done.stdout == wanted + "\n"
-    empty = call("--prompt=")
-    assert (empty.returncode, empty.stdout) == (2, "")
-    assert empty.stderr == "error: --prompt='': comes to no token; one is needed to go on from\n"
+    assert capsys.readouterr().out == wanted + "\n"
+    # In a process of its own: errors on their stream, one line, exit code 2.
+    line = [sys.executable, "-m", "eval.generate", f"--workdir={workdir}", "--prompt="]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: --prompt='': comes to no token; one is needed to go on from\n"
