@@ -7,11 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
-from jax import Array
+from ml_collections import ConfigDict
 
 from eval.equivalence.rows import TOLERANCES, Outcome, Row, compared
 from eval.equivalence.setting import Setting
-from models import initial
+from models import decode, initial
+from models.kv_cache import KVCache
 from models.transformer import Transformer
 
 NO_GRADIENT = "decoding is not differentiated"
@@ -23,13 +24,33 @@ PREFIXES = 5  # lengths at which a row is read whole where its frequencies depen
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-    """A model's compiled forward pass, prefill and decoding step."""
+    """A model and its compiled programs; prefill and steps are those that generation runs."""
 
-    model: Transformer
-    params: Any
+    setting: Setting
+    graphdef: Any
     forward: Any  # (params, tokens, positions, segments) -> logits [B, T, V]
-    prefill: Any  # (params, tokens, positions, segments, cache) -> (logits, cache)
-    step: Any  # (params, token [B, 1], cache) -> (logits [B, 1, V], cache)
+
+    @property
+    def model(self) -> Transformer:
+        """The model."""
+        return nnx.merge(self.graphdef, self.setting.params)
+
+    def whole(self, *arguments: Any) -> np.ndarray:
+        """Returns the logits [B, T, V] of whole rows: tokens, maybe positions and segments."""
+        with self.setting.precise():
+            return np.asarray(self.forward(self.setting.params, *arguments))
+
+    def prefill(self, cache: KVCache, *arguments: Any) -> tuple[np.ndarray, KVCache]:
+        """Returns the logits [B, V] of the last tokens and the filled cache."""
+        with self.setting.precise():
+            logits, cache = decode.prefill(self.graphdef, self.setting.params, cache, *arguments)
+        return np.asarray(logits), cache
+
+    def step(self, cache: KVCache, tokens_B: np.ndarray) -> tuple[np.ndarray, KVCache]:
+        """Returns the logits [B, V] after one more token a row, and the cache with it."""
+        with self.setting.precise():
+            logits, cache = decode.step(self.graphdef, self.setting.params, cache, tokens_B)
+        return np.asarray(logits), cache
 
 
 def rows(setting: Setting) -> Iterator[Row]:
@@ -38,7 +59,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     tokens = setting.tokens()
     prompt = setting.length // 2
     changing = made.model._uses_lengths
-    wanted = growing(made, tokens, prompt) if changing else whole(made, tokens)[:, prompt - 1 :]
+    wanted = growing(made, tokens, prompt) if changing else made.whole(tokens)[:, prompt - 1 :]
     note = f"the forward at {PREFIXES} lengths, each its own frequencies" if changing else ""
     row = Row("decoding", "the forward", "output", setting.dtype, note=note)
     at = _lengths(setting.length, prompt) - prompt if changing else slice(None)
@@ -54,28 +75,11 @@ def rows(setting: Setting) -> Iterator[Row]:
     yield from _storages(setting, tokens, prompt, decoded)
 
 
-def programs(setting: Setting, model: Any) -> Programs:
+def programs(setting: Setting, model: ConfigDict) -> Programs:
     """Returns the programs of a resolved config.model, compiled when first called."""
     graphdef = initial.abstract(model)[0]
-
-    def called(params: Any, tokens: Array, positions: Any = None, segments: Any = None, cache: Any = None) -> Any:
-        return nnx.merge(graphdef, params)(tokens, positions, segments, cache=cache)
-
-    def precisely(function: Any) -> Any:
-        def run(*arguments: Any) -> Any:
-            with setting.precise():
-                return function(*arguments)
-
-        return run
-
-    run = precisely(jax.jit(called))
-    step = precisely(jax.jit(lambda params, token, cache: called(params, token, cache=cache), donate_argnums=2))
-    return Programs(nnx.merge(graphdef, setting.params), setting.params, run, run, step)
-
-
-def whole(made: Programs, tokens: np.ndarray) -> np.ndarray:
-    """Returns the logits [B, T, V] of whole rows."""
-    return np.asarray(made.forward(made.params, tokens))
+    forward = jax.jit(lambda params, *arguments: nnx.merge(graphdef, params)(*arguments))
+    return Programs(setting, graphdef, forward)
 
 
 def growing(made: Programs, tokens: np.ndarray, prompt: int) -> np.ndarray:
@@ -86,7 +90,7 @@ def growing(made: Programs, tokens: np.ndarray, prompt: int) -> np.ndarray:
     found = []
     for length in _lengths(tokens.shape[1], prompt):
         laid = _padded(tokens, np.full(len(tokens), tokens.shape[1] - length))
-        found.append(np.asarray(made.forward(made.params, *laid))[:, -1])
+        found.append(made.whole(*laid)[:, -1])
     return np.stack(found, axis=1)
 
 
@@ -108,14 +112,13 @@ def through_cache(made: Programs, tokens: np.ndarray, prompt: int, padding: np.n
     cache = made.model.cache(rows, length)
     if padding is None:
         padding = np.zeros(rows, int)
-        logits, cache = made.prefill(made.params, tokens[:, :prompt], None, None, cache)
+        logits, cache = made.prefill(cache, tokens[:, :prompt])
     else:
-        logits, cache = made.prefill(made.params, *_padded(tokens[:, :prompt], padding), cache)
-    found = [np.asarray(logits)[:, -1]]
+        logits, cache = made.prefill(cache, *_padded(tokens[:, :prompt], padding))
+    found = [logits]
     for at in range(prompt, length):
-        token = tokens[np.arange(rows), at - padding][:, None]
-        logits, cache = made.step(made.params, token, cache)
-        found.append(np.asarray(logits)[:, 0])
+        logits, cache = made.step(cache, tokens[np.arange(rows), at - padding])
+        found.append(logits)
     kept = length - prompt + 1 - int(padding.max())
     return np.stack([np.stack(found, axis=1)[row, skip : skip + kept] for row, skip in enumerate(padding)])
 

@@ -102,9 +102,6 @@ def distance(got: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[float, 
 
 
 def named(tree: Any) -> dict[str, jax.Array]:
-    """Returns a tree's leaves by dotted path."""
-    found = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        parts = [str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", "")))) for part in path]
-        found[".".join(part for part in parts if part not in ("", "value"))] = leaf
-    return found
+    """Returns the leaves of nested dictionaries by dotted path."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {".".join(str(part.key) for part in path): leaf for path, leaf in leaves}
