@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
-from configs import base, fields, positions, validate
+from configs import attention, base, fields, positions, validate
 
 Changes = dict[str, Any]
 
@@ -24,7 +24,6 @@ TINY: Changes = {
     "data.length": 16,
 }
 ORIGINAL = 5  # L0 of scalings and temperatures: short, so that a row of a few tokens passes it
-KINDS = [kind for kind in positions.KINDS if kind not in positions.ABSOLUTE]
 
 
 def config_of(changes: Mapping[str, Any]) -> ConfigDict:
@@ -68,8 +67,8 @@ def _block(pick: Callable[..., Any]) -> Changes:
 
 
 def _attention(pick: Callable[..., Any]) -> Changes:
-    scale = pick(None, 0.4)
-    return {
+    scale, latent = pick(None, 0.4), pick(False, False, True)
+    found = {
         "model.attention.qkv": pick("split", "fused"),
         "model.attention.qkv_bias": pick(False, True),
         "model.attention.out_bias": pick(False, True),
@@ -79,7 +78,22 @@ def _attention(pick: Callable[..., Any]) -> Changes:
         "model.attention.scale_rule": "auto" if scale else pick("auto", "sqrt", "mup"),
         "model.attention.window": pick(None, 3),
         "model.attention.window_pattern": pick((), (2, 0), (0, 4, 3)),
+        "model.attention.sinks": pick(False, True),
+        "model.attention.kind": "mla" if latent else "gqa",
     }
+    if latent:
+        found |= {
+            "model.num_kv_heads": None,
+            "model.attention.qkv": "split",
+            "model.attention.qkv_bias": False,
+            "model.attention.qk_norm": False,
+            "model.attention.mla.kv_rank": pick(None, 10),
+            "model.attention.mla.query_rank": pick(None, 6),
+            "model.attention.mla.nope_dim": pick(None, 3),
+            "model.attention.mla.rope_dim": pick(4, 2, 6),
+            "model.attention.mla.value_dim": pick(None, 5),
+        }
+    return found
 
 
 def _kernel(pick: Callable[..., Any], drawn: Changes, kinds: set[str]) -> Changes:
@@ -89,16 +103,17 @@ def _kernel(pick: Callable[..., Any], drawn: Changes, kinds: set[str]) -> Change
     return {"model.attention.kernel": pick(*able)}
 
 
-def _positions(pick: Callable[..., Any], layers: int) -> tuple[Changes, set[str]]:
+def _positions(pick: Callable[..., Any], layers: int, latent: bool) -> tuple[Changes, set[str]]:
     """Returns fields of the kinds, one or several by layer, and the kinds."""
+    mixed = attention.ROTATION if latent else [kind for kind in positions.KINDS if kind not in positions.ABSOLUTE]
     if pick(True, False):
-        pattern = tuple(pick(*KINDS) for _ in range(pick(2, 3)))
-        kinds, fields = set(pattern), {"model.position.pattern": pattern, "model.position.kind": pick(*KINDS)}
+        pattern = tuple(pick(*mixed) for _ in range(pick(2, 3)))
+        kinds, found = set(pattern), {"model.position.pattern": pattern, "model.position.kind": pick(*mixed)}
     else:
-        kind = pick(*positions.KINDS)
-        kinds, fields = {kind}, {"model.position.kind": kind}
+        kind = pick(*(mixed if latent else positions.KINDS))
+        kinds, found = {kind}, {"model.position.kind": kind}
         pattern = (kind,)
-    fields |= {
+    found |= {
         "model.position.max_length": pick(16, 24) if "learned" in kinds else None,
         "model.position.xpos.base": pick(8.0, 512.0),
         "model.position.t5.buckets": pick(6, 8),
@@ -110,17 +125,18 @@ def _positions(pick: Callable[..., Any], layers: int) -> tuple[Changes, set[str]
     temperature = pick("none", "none", "log_n", "llama4", "ministral3")
     nope = "none" in pattern[:layers]
     return {
-        **fields,
+        **found,
         "model.position.temperature.kind": temperature,
         "model.position.temperature.length": pick(None, 2, 3),
         "model.position.temperature.layers": pick("auto", "nope", "all") if nope else "all",
     }, kinds
 
 
-def _rope(pick: Callable[..., Any], kinds: set[str], head_dim: int) -> Changes:
+def _rope(pick: Callable[..., Any], kinds: set[str], head_dim: int, latent: bool) -> Changes:
+    """`head_dim` is what may turn of it: mla's rope_dim."""
     turning = kinds & {"rope", "xpos"}
     shares = [share for share in (1.0, 0.5, 0.75) if not turning or int(head_dim * share) in (2, 4, 6, 8)]
-    share = pick(*shares)
+    share = 1.0 if latent else pick(*shares)
     width = min(int(head_dim * share) if turning else head_dim, head_dim)
     scalings = [
         kind
@@ -167,9 +183,11 @@ def changes(draw: st.DrawFn) -> Changes:
         return draw(st.sampled_from(values))
 
     found = _shape(pick) | _block(pick) | _attention(pick)
-    placed, kinds = _positions(pick, found["model.num_layers"])
+    latent = found["model.attention.kind"] == "mla"
+    placed, kinds = _positions(pick, found["model.num_layers"], latent)
     found |= placed
-    return found | _kernel(pick, found, kinds) | _rope(pick, kinds, found["model.head_dim"])
+    turning = found["model.attention.mla.rope_dim"] if latent else found["model.head_dim"]
+    return found | _kernel(pick, found, kinds) | _rope(pick, kinds, turning, latent)
 
 
 @st.composite
@@ -203,6 +221,7 @@ def alone() -> list[tuple[str, Any]]:
     return found
 
 
+MLA: Changes = {"model.attention.kind": "mla", "model.position.pattern": ("rope", "none")}
 # Fields that do not go together -> the field the message must name.
 TOGETHER: list[tuple[Changes, str]] = [
     ({"model.num_heads": 6, "model.num_kv_heads": 4}, "model.num_kv_heads"),
@@ -210,8 +229,15 @@ TOGETHER: list[tuple[Changes, str]] = [
     ({"model.norm": "rmsnorm", "model.norm_bias": True}, "model.norm_bias"),
     ({"model.vocab_size": 8}, "model.vocab_size"),
     ({"model.attention.scale": 0.4, "model.attention.scale_rule": "mup"}, "model.attention.scale_rule"),
+    ({"model.attention.kind": "mla", "model.position.pattern": ("rope", "alibi")}, "model.position.pattern"),
+    ({**MLA, "model.position.rope.fraction": 0.5}, "model.position.rope.fraction"),
+    ({**MLA, "model.num_heads": 4, "model.num_kv_heads": 2}, "model.num_kv_heads"),
+    ({**MLA, "model.attention.qkv": "fused"}, "model.attention.qkv"),
+    ({**MLA, "model.attention.qkv_bias": True}, "model.attention.qkv_bias"),
+    ({**MLA, "model.attention.qk_norm": True}, "model.attention.qk_norm"),
+    ({**MLA, "model.attention.mla.rope_dim": 5}, "model.attention.mla.rope_dim"),
     ({"data.batch_size": 6, "data.micro_batches": 4}, "data.micro_batches"),
-    ({"data.weights.mqar": 0.0}, "data.weights.mqar"),
+    ({"data.weights.mqar": 0.0}, "data.weights"),
     ({"data.mqar.pairs": 5}, "data.mqar.pairs"),
     ({"data.path": "a.txt", "data.tfds.name": "b"}, "data.tfds.name"),
     ({"data.source": "files"}, "data.path"),

@@ -79,6 +79,7 @@ def test_longropes_lists_survive_json_and_the_command_line() -> None:
     assert again.model.position.temperature.length == config.data.length
 
 
+@pytest.mark.fault(5)
 def test_explicit_scaling_does_not_follow_the_runs_length() -> None:
     explicit = {
         "model.position.rope.scaling.kind": "yarn",

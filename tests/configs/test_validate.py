@@ -97,3 +97,12 @@ def test_signs_of_every_number_are_watched(name: str, value: int) -> None:
     # By itself: a weight of 0 is allowed, though not every weight may be 0.
     told = any(line.startswith(f"{name} = ") and "must be" in line for line in validate._values(config))
     assert told == (value < 0 or (value == 0 and name in validate.POSITIVE)), name
+
+
+@pytest.mark.fault(23)
+@pytest.mark.parametrize("rate", [-1e-9, 1.0, 1.5, float("nan")])
+def test_dropout_rates_that_are_none_are_refused(rate: float) -> None:
+    """Flax #5497: a rate of 1 or more scaled by an infinite or negative number."""
+    with pytest.raises(ConfigError, match=r"model\.dropout = "):
+        validate.resolve(made(model__dropout=rate))
+    assert validate.resolve(made(model__dropout=0.999)).model.dropout == 0.999

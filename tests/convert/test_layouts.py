@@ -13,6 +13,7 @@ def parts(*sizes: int) -> list[np.ndarray]:
     return [RNG.standard_normal((D, size)).astype(np.float32) for size in sizes]
 
 
+@pytest.mark.fault(10)
 def test_rows_are_outputs_one_part_below_the_other() -> None:
     q, k, v = parts(H * K, K, K)  # GQA: the parts differ in width (fault 10: never three equal parts)
     joined = ROWS.join([q, k, v], H)

@@ -151,6 +151,7 @@ def test_both_schemas_of_rope(family: str, changes: dict[str, Any], expected: di
         assert found == value, name
 
 
+@pytest.mark.fault(4)
 def test_an_explicit_factor_counts_and_a_mismatch_warns() -> None:
     """Fault 4: with an original length given, YaRN's factor is still the one that is written."""
     yarn = dict(rope_type="yarn", factor=4.0)

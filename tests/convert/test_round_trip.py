@@ -214,6 +214,7 @@ def test_phi3_says_the_length_before_stretching_where_its_config_class_looks() -
     assert theirs["rope_parameters"]["original_max_position_embeddings"] == 32
 
 
+@pytest.mark.fault(6)
 @pytest.mark.parametrize("values", [{}, {"position.rope.fraction": 0.5}, {"position.kind": "p_rope"}])
 def test_interleaved_pairs_become_halves_with_the_same_scores(values: dict[str, Any]) -> None:
     """Fault 6: keys are permuted with their own number of heads. Scores are computed here, plainly, in float64."""

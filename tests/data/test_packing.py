@@ -31,6 +31,7 @@ def pieces(batch: Batch) -> list[tuple[list[int], list[int]]]:
     return found
 
 
+@pytest.mark.fault(17)
 @given(SIZES, LENGTH)
 @hypothesis_settings(max_examples=60, deadline=None)
 def test_segments_keep_documents_apart_and_lose_nothing(sizes, length):

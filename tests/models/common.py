@@ -1,4 +1,4 @@
-"""Tiny models, drawn configs, and an independent float64 forward in NumPy."""
+"""Tiny models, and an independent float64 forward in NumPy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
 import models
@@ -44,15 +43,16 @@ def tiny(**changes: Any) -> ConfigDict:
 
 
 def build(config: ConfigDict, seed: int = 0, *, noisy: bool = True) -> models.Transformer:
-    """Returns a model; `noisy` moves norms, biases and the like off their constant first values."""
+    """Returns a model; `noisy` moves norms, biases and the like off their constant first values, positions furthest."""
     graphdef, params = models.initialise(config, seed)
-    if noisy:
-        noise = np.random.default_rng(seed)
+    draw = np.random.default_rng(seed)
+
+    def moved(path: Any, leaf: jax.Array) -> jax.Array:
         # NumPy adds it: JAX would compile an addition for every shape.
-        params = jax.tree.map(
-            lambda x: jnp.asarray(np.asarray(x) + np.float32(0.1) * noise.standard_normal(x.shape, np.float32)), params
-        )
-    return nnx.merge(graphdef, params)
+        by = np.float32(0.3 if "schemes" in jax.tree_util.keystr(path) else 0.1)
+        return jnp.asarray(np.asarray(leaf) + by * draw.standard_normal(leaf.shape, np.float32))
+
+    return nnx.merge(graphdef, jax.tree_util.tree_map_with_path(moved, params) if noisy else params)
 
 
 def run(model: models.Transformer, *args: Any, **kwargs: Any) -> Any:
@@ -71,53 +71,6 @@ def normal(shape: tuple[int, ...], seed: int = 0) -> jax.Array:
 
 def tokens(rows: int, length: int, vocab: int = 32, seed: int = 3) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).integers(0, vocab, (rows, length), np.int32))
-
-
-@st.composite
-def configs(draw: st.DrawFn, **fixed: Any) -> ConfigDict:
-    """Draws resolved config.model's over the fields that shape the forward pass."""
-    groups = draw(st.sampled_from([1, 2, 3]))
-    heads = groups * draw(st.sampled_from([1, 2]))
-    kind = draw(st.sampled_from(["none", "learned", "sinusoidal", "rope"]))
-    norm = draw(st.sampled_from(["rmsnorm", "layernorm"]))
-    changes = dict(
-        num_layers=draw(st.sampled_from([1, 2])),
-        num_heads=heads,
-        num_kv_heads=groups,
-        head_dim=draw(st.sampled_from([4, 6, 8])),
-        width=draw(st.sampled_from([8, 14, 16])),
-        mlp=draw(st.sampled_from(["swiglu", "gelu", "gelu_exact", "relu2", "relu"])),
-        mlp_bias=draw(st.booleans()),
-        norm=norm,
-        norm_bias=norm == "layernorm" and draw(st.booleans()),
-        residual=draw(st.sampled_from(["serial", "parallel"])),
-        embedding_norm=draw(st.booleans()),
-        tie_embeddings=draw(st.booleans()),
-        logit_soft_cap=draw(st.sampled_from([None, 5.0])),
-        attention__qkv=draw(st.sampled_from(["split", "fused"])),
-        attention__qkv_bias=draw(st.booleans()),
-        attention__out_bias=draw(st.booleans()),
-        attention__qk_norm=draw(st.booleans()),
-        attention__soft_cap=draw(st.sampled_from([None, 4.0])),
-        attention__sinks=draw(st.booleans()),
-        attention__window=draw(st.sampled_from([None, 3])),
-        attention__window_pattern=draw(st.sampled_from([(), (2, 0)])),
-        position__kind=kind,
-        position__max_length=24 if kind == "learned" else None,
-    )
-    if kind in ("none", "rope") and draw(st.booleans()):
-        changes |= dict(attention__kind="mla", num_kv_heads=None, attention__qkv="split", attention__qkv_bias=False)
-        changes |= dict(attention__qk_norm=False, attention__mla__query_rank=draw(st.sampled_from([None, 6])))
-        for name, sizes in dict(kv_rank=[None, 10], nope_dim=[None, 3], rope_dim=[4], value_dim=[None, 5]).items():
-            changes[f"attention__mla__{name}"] = draw(st.sampled_from(sizes))
-    if kind == "rope":
-        changes["position__pattern"] = draw(st.sampled_from([(), ("rope", "none")]))
-        changes["position__rope__pairing"] = draw(st.sampled_from(["half", "interleaved"]))
-        scaling = draw(st.sampled_from(["none", "linear", "ntk", "dynamic", "yarn", "llama3"]))
-        changes["position__rope__scaling__kind"] = scaling
-        changes["position__rope__scaling__original_length"] = 6
-        changes["position__rope__scaling__factor"] = 1.0 if scaling == "none" else 4.0
-    return tiny(**{**changes, **fixed})
 
 
 def numpy_logits(

@@ -7,15 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from hypothesis import given, settings
-from ml_collections import ConfigDict
 
 import models
 from configs.errors import ConfigError
 from models.layers import dropout
-from tests.models.common import GPT2, HASTE, build, close, configs, numpy_logits, run, tiny, tokens
-
-drawn = settings(max_examples=6, deadline=None, derandomize=True)
+from tests.models.common import GPT2, HASTE, build, close, numpy_logits, run, tiny, tokens
 
 
 @pytest.mark.parametrize(
@@ -37,50 +33,7 @@ def test_equals_an_independent_forward(changes: dict[str, Any]) -> None:
     close(run(model, ids)[0], numpy_logits(config, model, np.asarray(ids[0])), 3e-5)
 
 
-@drawn
-@given(config=configs())
-def test_causal(config: ConfigDict) -> None:
-    """The gradient of the output at t with respect to the embedding at s is zero for s > t, and not for s = t."""
-    length = 7
-    graphdef, params = nnx.split(build(config))
-    # Tokens are read from a table of as many rows as there are places, so that the table is the input.
-    table = np.random.default_rng(0).standard_normal((length, config.width)).astype(np.float32)
-    params["embedding"] = params["embedding"].replace(jnp.asarray(table))
-    weights = jnp.cos(jnp.arange(config.width))
-
-    def output(params: Any, t: jax.Array) -> jax.Array:
-        return nnx.merge(graphdef, params).hidden(jnp.arange(length)[None])[0, t] @ weights
-
-    gradient = jax.jit(lambda t: jax.grad(output)(params, t)["embedding"][...], compiler_options=HASTE)
-    size = np.stack([np.abs(gradient(t)).max(-1) for t in range(length)])
-    assert np.isfinite(size).all()
-    assert (np.triu(size, 1) == 0).all()
-    assert (np.diag(size) > 0).all()
-
-
-@drawn
-@given(config=configs())
-def test_documents_and_padding_do_not_see_each_other(config: ConfigDict) -> None:
-    """Faults 7 and 17: whatever document 1 is, document 2's logits are the same to the bit; and both equal themselves
-    standing alone, or behind padding."""
-    model = build(config)
-    ids = tokens(1, 10)
-    places = jnp.array([[*range(5), *range(5)]])
-    graphdef, params = nnx.split(model)
-    logits = jax.jit(lambda *args: nnx.merge(graphdef, params)(*args), compiler_options=HASTE)
-    two = jnp.array([[1] * 5 + [2] * 5])
-    one = logits(ids, places, two)
-    other = logits(ids.at[:, :5].set((ids[:, :5] + 1) % 32), places, two)
-    assert (one[:, 5:] == other[:, 5:]).all()
-    assert not (one[:, :5] == other[:, :5]).all()
-    padded = logits(ids, places, jnp.array([[0] * 5 + [1] * 5]))
-    assert np.isfinite(padded).all()
-    first, second = (run(model, ids[:, part]) for part in (slice(5), slice(5, 10)))
-    close(one[:, :5], first)
-    close(one[:, 5:], second)
-    close(padded[:, 5:], second)
-
-
+@pytest.mark.fault(8)
 def test_padding_alone_has_finite_gradients() -> None:
     model = build(tiny())
     graphdef, params = nnx.split(model)

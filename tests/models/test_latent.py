@@ -157,6 +157,7 @@ def test_decoding_equals_forward(case: str) -> None:
     close(in_pieces(model, ids, [5, 1, 5]), wanted, 2e-5)
 
 
+@pytest.mark.fault(2)
 def test_decoding_equals_forward_where_frequencies_change_with_the_length() -> None:
     config = tiny(
         **MLA,
@@ -172,6 +173,7 @@ def test_decoding_equals_forward_where_frequencies_change_with_the_length() -> N
     assert jnp.abs(got[:, 7] - run(model, ids)[:, 7]).max() > 1e-3  # so the prefixes do differ
 
 
+@pytest.mark.fault(7, 17)
 def test_left_padding_and_packing_change_nothing() -> None:
     """Faults 7 and 17: a row padded on the left, forward and after decoding; two documents in one row."""
     model = build(tiny(**MLA, attention__sinks=True))

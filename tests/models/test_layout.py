@@ -31,6 +31,7 @@ def fused_from(split: dict[str, Any], name: str) -> np.ndarray:
     return np.concatenate(parts, axis=-1)
 
 
+@pytest.mark.fault(10)
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_fused_equals_split(groups: int) -> None:
     """Fault 10: in the first function, in output, and in gradient, with fewer KV heads than heads."""
@@ -49,6 +50,7 @@ def test_fused_equals_split(groups: int) -> None:
         close(one_gradient[name], two_gradient[name], 1e-4)
 
 
+@pytest.mark.fault(9)
 def test_heads_read_their_groups() -> None:
     """Fault 9: 4 query heads over 2 KV heads with values 10 and 20 read 10 10 20 20, through the real projections."""
     config = tiny(width=16, head_dim=4)
@@ -66,6 +68,7 @@ def test_heads_read_their_groups() -> None:
     close(out[0, 2], np.repeat([10, 10, 20, 20], 4))
 
 
+@pytest.mark.fault(11)
 def test_head_dim_apart_from_width() -> None:
     """Fault 11: scores are scaled by head_dim, and the output matrix is [H head_dim, width]."""
     config = tiny(head_dim=10, num_heads=2, num_kv_heads=1)
@@ -152,6 +155,7 @@ def test_bfloat16_computes_near_float32_and_keeps_float32() -> None:
     assert all(leaf.dtype == jnp.float32 for leaf in gradient.values())
 
 
+@pytest.mark.fault(1)
 def test_bfloat16_tells_far_places_apart() -> None:
     """Fault 1: bfloat16 has no 4095, so places would collide if angles were computed in it."""
     model = build(tiny(dtype="bfloat16", num_layers=1))

@@ -31,6 +31,7 @@ def spread_numbers() -> np.ndarray:
     return (x * np.array(SIZES)[:, None, None, None]).astype(np.float32)
 
 
+@pytest.mark.fault(20)
 def test_small_values_live() -> None:
     """Fault 20: a scale floored at 1 codes all of these to 0."""
     row = np.array([[0.05, -0.1, 0.02, 0.0], [0.0] * 4], np.float32)[None, None]
@@ -66,6 +67,7 @@ def test_fp8_is_the_nearest_of_its_numbers() -> None:
     assert (off <= np.maximum(np.abs(x / scale) / 16, 2.0**-10) + 1e-4).all()
 
 
+@pytest.mark.fault(20)
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
 def test_zeros_and_infinitesimals(kind: str) -> None:
     assert (back(stored(np.zeros((1, 1, 3, 4), np.float32), kind)) == 0).all()
@@ -77,6 +79,7 @@ def test_zeros_and_infinitesimals(kind: str) -> None:
     np.testing.assert_allclose(found.astype(jnp.float32), narrow.astype(jnp.float32), atol=0.1 / 16)
 
 
+@pytest.mark.fault(20)
 @pytest.mark.parametrize(("kind", "dtype"), [("int8", "int8"), ("fp8", "float8_e4m3fn")])
 def test_the_config_decides_and_the_bytes_are_true(kind: str, dtype: str) -> None:
     """2 layers x (k and v) x 2 heads x 4 numbers, of 3 rows x 10 tokens: a byte a number, 4 a scale."""

@@ -51,6 +51,7 @@ def optimizer(**changes) -> ConfigDict:
     return ConfigDict(values | changes)
 
 
+@pytest.mark.fault(19)
 def test_decay_counts_from_the_first_step_warm_up_included() -> None:
     rate = shape(optimizer(), 10, 100)
     expected = {0: 0.0, 10: 1.0, 55: 0.55, 100: 0.1}

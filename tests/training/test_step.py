@@ -52,6 +52,7 @@ def leaves(tree) -> dict[str, np.ndarray]:
     return {name: np.asarray(x, np.float64) for name, x in flat(tree).items()}
 
 
+@pytest.mark.fault(18)
 def test_losses_of_unequal_micro_batches_are_weighted_by_tokens() -> None:
     # 8 tokens of loss 2.0 and 2 tokens of loss 6.0 make 2.8, not 4.0.
     def logits_with_loss(loss: float, n: int):
@@ -62,6 +63,7 @@ def test_losses_of_unequal_micro_batches_are_weighted_by_tokens() -> None:
     assert float(sum(parts)) / 10 == pytest.approx(2.8, abs=1e-5)
 
 
+@pytest.mark.fault(18)
 @pytest.mark.parametrize("micro_batches", [2, 4, 8])
 def test_micro_batches_change_nothing_though_their_tokens_are_unequal(resolved, micro_batches) -> None:
     data = batch()
@@ -76,6 +78,7 @@ def test_micro_batches_change_nothing_though_their_tokens_are_unequal(resolved, 
         np.testing.assert_allclose(leaves(parts[0])[name], value, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.fault(18)
 def test_padding_never_changes_loss_or_gradient(resolved) -> None:
     config = resolved(data__micro_batches=1)
     data = batch()
@@ -87,6 +90,7 @@ def test_padding_never_changes_loss_or_gradient(resolved) -> None:
     assert float(first[3]) == pytest.approx(float(second[3]), rel=1e-5)
 
 
+@pytest.mark.fault(18)
 def test_a_batch_of_padding_alone_has_loss_and_gradient_zero(resolved) -> None:
     params, _, loss, norm = run(resolved(), batch(weights=np.zeros((ROWS, LENGTH), np.float32)))
     assert float(loss) == 0.0 and float(norm) == 0.0

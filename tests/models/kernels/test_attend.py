@@ -40,6 +40,7 @@ def test_causal_by_gradient(kernel: str) -> None:
             assert not np.asarray(d)[0, t + 1 :].any() and np.asarray(d)[0, : t + 1].any()
 
 
+@pytest.mark.fault(17)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_documents_do_not_touch(kernel: str) -> None:
     """Fault 17: another first document changes the second's output by exactly nothing."""
@@ -50,6 +51,7 @@ def test_documents_do_not_touch(kernel: str) -> None:
     np.testing.assert_array_equal(attend(q, k, v, **given)[:, 30:], attend(*other, **given)[:, 30:])
 
 
+@pytest.mark.fault(8)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_fully_masked_rows_are_zero_with_finite_gradients(kernel: str) -> None:
     """Fault 8: jax.nn gives the values' mean."""
@@ -66,6 +68,7 @@ def test_fully_masked_rows_are_zero_with_finite_gradients(kernel: str) -> None:
     assert all(not np.asarray(d)[0, :2].any() for d in gradients)
 
 
+@pytest.mark.fault(9)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_query_heads_read_their_group_in_order(kernel: str) -> None:
     """Fault 9: 4 query heads, 2 kv heads with values 10 and 20 read [10 10 20 20]."""
@@ -75,6 +78,7 @@ def test_query_heads_read_their_group_in_order(kernel: str) -> None:
     np.testing.assert_allclose(out[0, 2, :, 0], [10, 10, 20, 20], rtol=1e-6)
 
 
+@pytest.mark.fault(15)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_last_query_stands_at_the_last_key(kernel: str) -> None:
     """Fault 15: q=2, k=5, equal scores, V=0..4 gives [1.5, 2.0]; jax.nn gives [0, .5]."""
@@ -83,6 +87,7 @@ def test_last_query_stands_at_the_last_key(kernel: str) -> None:
     np.testing.assert_allclose(out.ravel(), [1.5, 2.0], rtol=1e-6)
 
 
+@pytest.mark.fault(16)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("window", [1, 2])
 def test_window_keeps_that_many_keys_itself_included(kernel: str, window: int) -> None:
@@ -94,6 +99,7 @@ def test_window_keeps_that_many_keys_itself_included(kernel: str, window: int) -
         np.testing.assert_array_equal(np.flatnonzero(weights[t]), np.arange(max(0, t - window + 1), t + 1))
 
 
+@pytest.mark.fault(11)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_scale_is_of_the_head_dim(kernel: str) -> None:
     """Fault 11: 1/sqrt(head_dim), and one's own where given."""

@@ -60,6 +60,7 @@ def test_the_core_named_is_the_core_that_runs(kernel: str) -> None:
     assert choose(kernel, **{**GPU, "q_len": 1}) == kernel
 
 
+@pytest.mark.fault(24)
 @pytest.mark.parametrize(
     ("kernel", "asked", "words"),
     [
@@ -131,6 +132,7 @@ def test_cudnn_keeps_causal_and_window_inside(monkeypatch: pytest.MonkeyPatch) -
     assert (2, 4, 6, 6) not in shapes
 
 
+@pytest.mark.fault(24)
 def test_cudnn_is_given_segments_as_a_whole_array(monkeypatch: pytest.MonkeyPatch) -> None:
     """A [B, 1, 1, K] mask is broadcast first (jax #28974)."""
     segments = jnp.ones((2, 6), jnp.int32)

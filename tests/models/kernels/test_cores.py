@@ -76,6 +76,7 @@ def test_bfloat16_rounds_the_ends_and_not_the_middle(core: str) -> None:
         assert error < 2**-6, (name, error)  # four times the rounding of the result itself
 
 
+@pytest.mark.fault(12)
 @pytest.mark.parametrize("core", CORES)
 def test_softmax_is_float32_where_bfloat16_ties(core: str) -> None:
     """Scores of 256 and 257 are the same number in bfloat16; the weights must still be 1 : e."""
@@ -87,6 +88,7 @@ def test_softmax_is_float32_where_bfloat16_ties(core: str) -> None:
     np.testing.assert_allclose(np.asarray(out, np.float32)[0, 0, 0], [np.e / (1 + np.e), 0], rtol=2**-8)
 
 
+@pytest.mark.fault(12)
 @pytest.mark.parametrize("core", CORES)
 def test_bias_cannot_raise_the_dead(core: str) -> None:
     """Fault 12: the largest of biases leaves hidden keys hidden (finfo.min + bias would show them)."""

@@ -78,6 +78,7 @@ def test_bfloat16_rounds_the_ends_and_not_the_middle(core: str) -> None:
         assert np.abs(np.asarray(got, np.float64) - right).max() / np.abs(right).max() < 2**-6, part
 
 
+@pytest.mark.fault(12)
 @pytest.mark.slow
 def test_bias_cannot_raise_the_dead() -> None:
     """Fault 12: the kernel adds its mask to the bias, so a hidden key must come without one."""

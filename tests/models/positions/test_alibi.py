@@ -24,6 +24,7 @@ def test_slopes_of_any_count_fall_within_two_powers_of_two(heads: int) -> None:
     )
 
 
+@pytest.mark.fault(13)
 def test_bias_is_minus_slope_times_distance_at_any_offset() -> None:
     bias = Alibi(6).bias()
     for offset in (0, 7, 100_000):

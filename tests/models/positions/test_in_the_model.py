@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 import models
 from configs import validate
 from models import counting
-from tests.models.common import HASTE, as_dict, build, normal, run, tiny, tokens
+from tests.models.common import HASTE, as_dict, build, run, tiny, tokens
 
 LONGROPE = dict(
     position__rope__scaling__kind="longrope",
@@ -63,23 +63,12 @@ def config_of(case: str, **changes: Any) -> ConfigDict:
     return tiny(**{"num_layers": layers, "position__max_length": 24, **SMALL, **BOTH[case], **changes})
 
 
-def model_of(config: ConfigDict) -> models.Transformer:
-    """Returns a model whose schemes are moved well off their start, so that they matter."""
-    graphdef, params = nnx.split(build(config))
-
-    def moved(path: Any, leaf: jax.Array) -> jax.Array:
-        if "schemes" not in jax.tree_util.keystr(path):
-            return leaf
-        return leaf + 0.3 * normal(leaf.shape, leaf.size)
-
-    return nnx.merge(graphdef, jax.tree_util.tree_map_with_path(moved, params))
-
-
+@pytest.mark.fault(3, 13)
 @every
 def test_decoding_token_by_token_equals_the_forward(case: str) -> None:
     """A prompt of 5, then steps; row 1 is left-padded by 3; GQA; a window of 4 in every other layer."""
     config = config_of(case, **{"attention__window_pattern": (0, 4), **BOTH[case]})
-    model, ids = model_of(config), tokens(2, 11)
+    model, ids = build(config), tokens(2, 11)
     segments = jnp.ones((2, 11), jnp.int32).at[1, :3].set(0)
     places = jnp.maximum(jnp.cumsum(segments, axis=1) - 1, 0)
     graphdef, params = nnx.split(model)
@@ -101,9 +90,10 @@ def test_decoding_token_by_token_equals_the_forward(case: str) -> None:
         np.testing.assert_allclose(got * real, forward(ids, places, segments) * real, atol=2e-5)
 
 
+@pytest.mark.fault(7, 17)
 @every
 def test_left_padding_and_packing_change_nothing(case: str) -> None:
-    model, ids = model_of(config_of(case)), tokens(1, 12)
+    model, ids = build(config_of(case)), tokens(1, 12)
     first, second = ids[:, :5], ids[:, 5:]
     at, segments = jnp.asarray([[*range(5), *range(7)]]), jnp.asarray([[1] * 5 + [2] * 7])
     graphdef, params = nnx.split(model)
@@ -138,7 +128,7 @@ BLOCKED, SCANNED = dict(attention__kernel="blocked"), dict(scan_layers="yes", re
 )
 def test_cores_and_layouts_agree_in_gradient(case: str, change: dict[str, Any], layers: int) -> None:
     plain = config_of(case, num_layers=layers, attention__kernel="reference", scan_layers="no")
-    params, ids = nnx.state(model_of(plain)), tokens(2, 9)
+    params, ids = nnx.state(build(plain)), tokens(2, 9)
     gradient = gradient_of(plain, params, ids)
     assert all(np.isfinite(leaf).all() for leaf in gradient.values())
     changed = config_of(case, **{"num_layers": layers, "attention__kernel": "reference", **change})
@@ -152,7 +142,7 @@ def test_cores_and_layouts_agree_in_gradient(case: str, change: dict[str, Any], 
     [(kind, kind in ("learned", "sinusoidal", "fire")) for kind in validate.CHOICES["model.position.kind"]],
 )
 def test_only_distance_counts_where_it_should(case: str, moves: bool) -> None:
-    model, ids = model_of(config_of(case)), tokens(1, 9)
+    model, ids = build(config_of(case)), tokens(1, 9)
     at = jnp.arange(9)[None]
     near, far = run(model, ids, at), run(model, ids, at + 12)
     if moves:
@@ -184,10 +174,11 @@ def test_arms_share_first_values_whatever_their_positions() -> None:
         assert any((leaf[0] != leaf[1]).any() for name, leaf in deep.items() if "schemes" in name)
 
 
+@pytest.mark.fault(1)
 @pytest.mark.parametrize("case", ["rope", "p_rope", "alibi", "t5", "kerple_log", "kerple_power", "fire", "longrope"])
 def test_positions_are_float32_also_where_the_model_is_bfloat16(case: str) -> None:
     """At position 100,000 bfloat16 knows multiples of 512 alone: the order of neighbours would be lost."""
-    scheme = model_of(config_of(case)).schemes["rope" if case == "longrope" else case].layer(1)
+    scheme = build(config_of(case)).schemes["rope" if case == "longrope" else case].layer(1)
     at = jnp.asarray([[99_997, 99_998, 99_999, 100_000]])
     function = scheme.bias()
     if function is not None:

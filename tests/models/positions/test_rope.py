@@ -57,6 +57,7 @@ def test_rotary_width_rounds_down() -> None:
     assert scheme.rotary_dim == 4
 
 
+@pytest.mark.fault(1)
 @pytest.mark.parametrize("position", [257, 4095])
 def test_angles_are_float32_in_bfloat16(position: int) -> None:
     """Fault 1: bfloat16 makes 257 into 256 and 4095 into 4096: cos(4095) = -.0660, cos(4096) = .8040."""
@@ -73,6 +74,7 @@ def test_no_positions_are_row_numbers_and_rows_may_differ() -> None:
     np.testing.assert_allclose(both[1, 3], rope().rotate(x[1:, 3:], jnp.asarray([[7]]))[0, 0], rtol=1e-6)
 
 
+@pytest.mark.fault(22)
 def test_theta_is_part_of_what_it_is() -> None:
     """Fault 22: a table cached without theta in its key; compiled programs are kept by the scheme's value."""
     x = normal((1, 9, 1, 8))

@@ -21,6 +21,7 @@ def frequencies(scheme):
 STRETCHED = {"model__position__rope__scaling__factor": 4.0, "model__position__rope__scaling__original_length": 64}
 
 
+@pytest.mark.fault(5)
 @pytest.mark.parametrize("kind", ["linear", "ntk", "yarn", "llama3"])
 def test_the_runs_length_changes_nothing_where_factor_and_original_length_are_given(kind: str) -> None:
     made = [rope(model__position__rope__scaling__kind=kind, data__length=n, **STRETCHED) for n in (64, 256, 1024)]
@@ -30,6 +31,7 @@ def test_the_runs_length_changes_nothing_where_factor_and_original_length_are_gi
     assert not np.array_equal(first[0], frequencies(rope())[0])
 
 
+@pytest.mark.fault(22)
 def test_two_thetas_in_one_process_turn_by_their_own() -> None:
     x = np.ones((1, 3, 1, 16), np.float32)
     at = np.arange(3)[None]
@@ -37,6 +39,7 @@ def test_two_thetas_in_one_process_turn_by_their_own() -> None:
     assert np.array_equal(turned[0], turned[2]) and not np.allclose(turned[0], turned[1])
 
 
+@pytest.mark.fault(4)
 @pytest.mark.parametrize(
     ("given", "factor"),
     [

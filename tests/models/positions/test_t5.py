@@ -40,6 +40,7 @@ def scheme() -> positions.Scheme:
     return positions.build(tiny(position__kind="t5"), rngs=nnx.Rngs(0))
 
 
+@pytest.mark.fault(13)
 def test_bias_looks_the_bucket_up_at_any_offset() -> None:
     t5 = scheme()
     table = np.asarray(t5.bias_table[...])  # type: ignore[attr-defined]
