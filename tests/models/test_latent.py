@@ -170,7 +170,7 @@ def test_decoding_equals_forward_where_frequencies_change_with_the_length() -> N
     got = in_pieces(model, ids, [1] * 10)
     for length in (5, 10):
         close(got[:, length - 1], run(model, ids[:, :length])[:, -1], 2e-5)
-    assert jnp.abs(got[:, 7] - run(model, ids)[:, 7]).max() > 1e-3  # so the prefixes do differ
+    assert jnp.abs(got[:, 7] - run(model, ids)[:, 7]).max() > 1e-4  # so the prefixes do differ
 
 
 @pytest.mark.fault(7, 17)
