@@ -60,12 +60,11 @@ class Hay:
             return round(depth * len(self.tokens))
         return int(self.cuts[np.abs(self.cuts - depth * len(self.tokens)).argmin()])
 
-    def anywhere(self, dice: Dice, low: int, high: int) -> int:
-        """Returns a place between two offsets, drawn uniformly."""
+    def anywhere(self, dice: Dice) -> int:
+        """Returns the tokens before a needle in a place drawn uniformly."""
         if self.cuts is None:
-            return low + dice.below(high - low + 1)
-        inside = self.cuts[(self.cuts >= low) & (self.cuts <= high)]
-        return int(inside[dice.below(len(inside))])
+            return dice.below(len(self.tokens) + 1)
+        return int(self.cuts[dice.below(len(self.cuts))])
 
 
 class Haystack(Protocol):

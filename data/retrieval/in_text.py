@@ -197,20 +197,10 @@ class TextTask:
 
     def _places(self, dice: Dice, hay: Hay, count: int, asked: Sequence[int], depth: float | None) -> list[int]:
         """Returns the haystack's tokens before each needle: one of those asked for at the depth, others anywhere."""
-        room = len(hay.tokens)
-        target = asked[dice.below(len(asked))]
-        low = high = None if depth is None else hay.offset(depth)
-        places = []
-        for needle in range(count):
-            if needle == target and depth is not None:
-                places.append(hay.offset(depth))
-            elif self.chained and low is not None and high is not None:
-                places.append(hay.anywhere(dice, *((0, high) if needle < target else (low, room))))
-            else:
-                places.append(hay.anywhere(dice, 0, room))
-        if not self.chained:
-            return places
-        return sorted(places)
+        places = [hay.anywhere(dice) for _ in range(count)]
+        if depth is not None:
+            places[asked[dice.below(len(asked))]] = hay.offset(depth)
+        return sorted(places) if self.chained else places
 
 
 @dataclass(frozen=True)
