@@ -28,5 +28,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     likeness = [difflib.SequenceMatcher(None, last, other).ratio() for other in close]
     near = [other for other, share in zip(close, likeness, strict=True) if share > likeness[0] - 0.1]
     candidates = [full for other in near for full in by_last[other]] if near else allowed
+    # Letters that only changed places say which of niah_single_1, _2 and _3 was meant.
+    candidates = [full for full in allowed if sorted(full) == sorted(name)] or candidates
     best = difflib.get_close_matches(name, candidates, n=1, cutoff=0.0 if close else 0.6)
     return f"; did you mean {best[0]}?" if best else ""

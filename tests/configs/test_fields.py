@@ -115,3 +115,8 @@ def test_a_run_directory_is_a_config_too(tmp_path) -> None:
 
 def test_nearest_prefers_the_same_last_name() -> None:
     assert "data.length" in nearest("data.lenght", ["eval.throughput.length", "data.length"])
+
+
+def test_letters_that_changed_places_tell_one_number_from_another() -> None:
+    assert nearest("data.weights.niah_single1_", KINDS) == "; did you mean data.weights.niah_single_1?"
+    assert nearest("model.attention.mla.onpe_dim", KINDS) == "; did you mean model.attention.mla.nope_dim?"
