@@ -7,7 +7,7 @@ from typing import Any
 
 from report import formats
 from report.comparable import Mark, marks, reference_arm
-from report.compare import Comparison, comparisons
+from report.comparing import Comparison, comparisons
 from report.formats import DASH, PLUS_MINUS, decimals, fixed, interval, percent
 from report.measures import (
     TRAINED,

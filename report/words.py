@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from report.comparable import DIFFERS, NOTE, REFUSED, marks, reference_arm, within
-from report.compare import (
+from report.comparing import (
     MISSING,
     ONE_SEED,
     RESOLVED,
