@@ -18,7 +18,7 @@ from rich.text import Text
 
 from configs import cli
 from configs.errors import UserError
-from sweeps import expand
+from sweeps import expand, match
 from sweeps.display import aligned
 from sweeps.expand import Arm, Study, Sweep
 
@@ -35,6 +35,7 @@ class Line:
             peak, what is alive at once (arguments, outputs and temporaries, donated buffers counted once).
         tokens, flops: of one run's training, where the budget tells them.
         runs: how many seeds.
+        match: how near the arm came to what the sweep file has it match, as sweep.json holds it.
     """
 
     study: str
@@ -48,6 +49,7 @@ class Line:
     memory: dict[str, int]
     compile_seconds: float
     error: str = ""
+    match: tuple[dict[str, Any], ...] = ()
 
 
 def cost(study: Study, arm: Arm) -> Line:
@@ -56,7 +58,7 @@ def cost(study: Study, arm: Arm) -> Line:
     from models import counting
     from training import step
 
-    config = with_vocabulary(arm.config)
+    config = match.with_vocabulary(arm.config)
     element = 2 if config.model.dtype == "bfloat16" else 4
     tokens, flops = budget(config, lambda length: counting.flops_per_token(config.model, length)["value"])
     start = time.perf_counter()
@@ -76,19 +78,8 @@ def cost(study: Study, arm: Arm) -> Line:
         memory=memory,
         compile_seconds=time.perf_counter() - start,
         error=error,
+        match=tuple(one.described() for one in arm.matches),
     )
-
-
-def with_vocabulary(config: ConfigDict) -> ConfigDict:
-    """Returns a resolved config with `model.vocab_size` set, for which the data is opened where it must be."""
-    if config.model.vocab_size is not None:
-        return config
-    from training.run import vocabulary
-
-    config = config.copy_and_resolve_references()
-    with config.ignore_type():
-        config.model.vocab_size = vocabulary(config)
-    return config
 
 
 def budget(config: ConfigDict, flops_per_token: Callable[[int], float]) -> tuple[int | None, float | None]:
@@ -178,6 +169,8 @@ def show(lines: list[Line], console: Console) -> None:
     else:
         print("\n".join(aligned(rows, COLUMNS)))
     for line in lines:
+        for one in line.match:
+            print(f"{line.arm}: {one['words']}")
         if line.error:
             print(f"{line.arm}: the training step does not compile: {line.error}")
     print(total(lines))

@@ -125,6 +125,7 @@ def describe(sweep: Sweep, created: str, updated: str) -> dict[str, Any]:
                     "overrides": arm.overrides,
                     "varied": arm.varied,
                     "config": fields.to_dict(arm.config),
+                    "match": [match.described() for match in arm.matches],
                 }
                 for arm in study.arms
             ],

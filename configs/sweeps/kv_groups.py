@@ -1,8 +1,9 @@
 """How many key/value heads for 8 query heads: MQA (1), GQA (2 and 4), MHA (8).
 
 Fewer groups shrink the KV cache in proportion, and with it what decoding must read; they also remove parameters from
-the key and value projections, so that the arms differ a little in size, which the report says. The expected effect on
-loss is small (thousandths of a bit per byte for each halving): it takes several seeds to see.
+the key and value projections. Those go into a wider MLP here, so that every arm has MHA's parameters and FLOPs to within
+0.5% (without `match` the arms differ in size, which the report says). The expected effect on loss is small (thousandths
+of a bit per byte for each halving): it takes several seeds to see.
 """
 
 
@@ -19,6 +20,7 @@ def get_sweep() -> dict:
         },
         axes=[{"model.num_kv_heads": [1, 2, 4, 8]}],
         arm="kv{model.num_kv_heads}",
+        match=dict(equal="parameters", to="kv8", by="model.mlp_width"),
         seeds=[0, 1, 2],
         baseline="kv8",
         evals=["loss", "throughput", "memory"],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from configs import validate
 from configs.errors import ConfigError, UserError
-from sweeps import axes, expand, names
+from sweeps import axes, drafts, expand, names
 
 FIELDS = ["model.width", "model.num_layers", "data.length", "data.batch_size", "optimizer.warmup_steps"]
 
@@ -263,7 +263,7 @@ def test_the_sweeps_that_come_with_the_project_expand(file):
 def test_evaluations_that_a_sweep_may_name_are_those_there_are():
     from eval.run import EVALUATIONS
 
-    assert set(expand.EVALS) == set(EVALUATIONS)
+    assert set(drafts.EVALS) == set(EVALUATIONS)
 
 
 @pytest.mark.parametrize("sources, told", [
