@@ -1,9 +1,9 @@
 """How many key/value heads for 8 query heads: MQA (1), GQA (2 and 4), MHA (8).
 
 Fewer groups shrink the KV cache in proportion, and with it what decoding must read; they also remove parameters from
-the key and value projections. Those go into a wider MLP here, so that every arm has MHA's parameters and FLOPs to within
-0.5% (without `match` the arms differ in size, which the report says). The expected effect on loss is small (thousandths
-of a bit per byte for each halving): it takes several seeds to see.
+the key and value projections. Those go into a wider MLP here, so that every arm has MHA's parameters and FLOPs to
+within 0.5% (without `match` the arms differ in size, which the report says). The expected effect on loss is small
+(thousandths of a bit per byte for each halving): it takes several seeds to see.
 """
 
 
