@@ -36,7 +36,7 @@ def build(directory: str | Path) -> Path:
     drawn = [_draw(study, name, out) for study, name in zip(sweep.studies, _file_names(sweep), strict=True)]
     files = [name for figures in drawn for figure, _ in figures for name in figure.files]
     files += _write_tables(tables, out) + _write_frames(sweep, out)
-    write(out / "index.html", page.render(sweep, tables, drawn))
+    write(out / "index.html", page.render(sweep, tables, drawn, out))
     files.append("index.html")
     write(out / MANIFEST, json.dumps(sorted(files), indent=1) + "\n")
     for name in set(before) - set(files):

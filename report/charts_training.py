@@ -71,7 +71,14 @@ def curves(study: Study, key: str, title: str, smooth: bool) -> Figure | None:
     caption += " Smoothed over a twentieth of the run." if smooth else ""
     caption += " What lies above the top is cut." if any(series.max() > ends[1] for series in per_run.values()) else ""
     spec = finish(sized(alt.layer(thin, thick, hover)), data)
-    return Figure(key.replace("_", "-"), title.capitalize(), caption, spec)
+    lines = [_line(arm, run, _thin(_series(run, key, smooth=False), most)) for arm, run in runs]
+    return Figure(key.replace("_", "-"), title.capitalize(), caption, spec, lines=lines)
+
+
+def _line(arm: Arm, run: Run, series: pd.Series) -> dict[str, Any]:
+    values = [float(f"{value:.6g}") for value in series.to_list()]
+    done = run.status == "done"
+    return {"arm": arm.name, "seed": run.seed, "done": done, "tokens": series.index.to_list(), "loss": values}
 
 
 def _logged(run: Run, key: str) -> list[tuple[float, float]]:

@@ -24,6 +24,7 @@ class Figure:
     panel_width: int = 0  # of a chart in panels: pixels one takes, so that the page can choose how many stand in a row
     wide: bool = False  # takes the page's whole width
     panels: int = 1
+    lines: list[dict[str, Any]] | None = None  # of curves: each seed's points as logged, for the page's smoothing
     files: list[str] = field(default_factory=list)
 
 
@@ -39,6 +40,29 @@ def finish(chart: Any, data: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[
         _inherit(spec["spec"])
     spec["datasets"] = {name: [_clean(row) for row in rows] for name, rows in data.items()}
     return spec
+
+
+def loggable(spec: Mapping[str, Any]) -> list[str]:
+    """Returns which of x and y could be logarithmic and are not: all that they show are numbers above 0."""
+    found = []
+    for channel in ("x", "y"):
+        layers = layers_of(spec)
+        names = (channel, f"{channel}2")
+        encoded = [layer["encoding"][name] for layer in layers for name in names if name in layer["encoding"]]
+        scales = [one.get("scale") for one in encoded if one.get("type") == "quantitative"]
+        fields = {one["field"] for one in encoded if "field" in one}
+        linear = bool(scales) and all(scale and scale.get("type", "linear") == "linear" for scale in scales)
+        rows = [row for one in spec["datasets"].values() for row in one]
+        values = [row[field] for row in rows for field in fields if row.get(field) is not None]
+        if linear and values and all(isinstance(value, (int, float)) and value > 0 for value in values):
+            found.append(channel)
+    return found
+
+
+def layers_of(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the layers of a chart, or of what stands in its panels."""
+    inner = spec["spec"] if "facet" in spec else spec
+    return list(inner.get("layer", [inner]))
 
 
 def _inherit(spec: dict[str, Any]) -> None:

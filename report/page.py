@@ -12,27 +12,38 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
-from report import export, theme, words
+from report import export, reproduce, theme, words
 from report.comparable import reference_arm
-from report.figures import Figure
+from report.figures import Figure, loggable
 from report.formats import slug
 from report.reading import Arm, Run, Study, Sweep
+from report.settings import Settings, settings
 from report.table import Table
 
 HERE = Path(__file__).parent / "page_files"
-NOT_IN_DIFFERENCES = ("name", "seed")
+PREVIEW = 12  # arms whose settings stand side by side in one table; beyond, only the comparison of two
 
 
-def render(sweep: Sweep, tables: list[Table], drawn: list[list[tuple[Figure, str]]]) -> str:
-    """Returns index.html. Everything that comes from files goes through Jinja's escaping or JSON's."""
+def render(sweep: Sweep, tables: list[Table], drawn: list[list[tuple[Figure, str]]], out: Path, reload: int = 0) -> str:
+    """Returns index.html. Everything that comes from files goes through Jinja's escaping or JSON's.
+
+    Args:
+        tables: one a study.
+        drawn: each study's figures with their SVG.
+        out: the folder the page will lie in, from which it links to the runs' files.
+        reload: seconds after which the page reads itself again; 0: never.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    scripts = [_bundle(), (HERE / "page.js").read_text(encoding="utf-8")]
+    scripts = [_bundle(), *((HERE / name).read_text(encoding="utf-8") for name in ("charts.js", "page.js"))]
     studies = [
-        _study(sweep, table, figures, index) for index, (table, figures) in enumerate(zip(tables, drawn, strict=True))
+        _study(sweep, table, figures, index, out)
+        for index, (table, figures) in enumerate(zip(tables, drawn, strict=True))
     ]
     specs = {item["id"]: item["spec"] for study in studies for item in study["figures"]}
+    colours = {"light": theme.config(), "dark": theme.config(dark=True)}
+    facts = {study["id"]: study["facts"] for study in studies}
     return environment.get_template("index.html.j2").render(
         sweep=sweep,
         studies=studies,
@@ -40,7 +51,9 @@ def render(sweep: Sweep, tables: list[Table], drawn: list[list[tuple[Figure, str
         scripts=[Markup(script) for script in scripts],
         policy=_policy(scripts),
         style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
-        data=Markup(_json({"specs": specs, "light": theme.config(), "dark": theme.config(dark=True)})),
+        data=Markup(_json({"specs": specs, "studies": facts, "reload": reload, **colours})),
+        reload=reload,
+        whole=reproduce.whole(sweep),
         palette=list(zip(theme.LIGHT, theme.DARK, strict=True)),
         unfinished=[_unfinished(run) for run in sweep.runs if run.status != "done"],
         built=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -68,10 +81,17 @@ def _json(value: Any) -> str:
     return dumped.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _study(sweep: Sweep, table: Table, drawn: list[tuple[Figure, str]], index: int) -> dict[str, Any]:
+def _study(sweep: Sweep, table: Table, drawn: list[tuple[Figure, str]], index: int, out: Path) -> dict[str, Any]:
     study = table.study
     name = f"s{index + 1}-{slug(study.name)}"
     first, rest = words.scalings(study)
+    fields = settings(study)
+    runs = [
+        {"label": f"{arm.name}, seed {run.seed}", "lines": reproduce.commands(sweep, run, study.evals)}
+        for arm in study.arms
+        for run in arm.runs
+        if run.info
+    ]
     return {
         "id": name,
         "study": study,
@@ -85,8 +105,18 @@ def _study(sweep: Sweep, table: Table, drawn: list[tuple[Figure, str]], index: i
         "arms": [_switch(arm, place) for place, arm in enumerate(study.arms)],
         "reference": getattr(reference_arm(study), "name", ""),
         "figures": [_figure(name, figure, image) for figure, image in drawn],
-        "settings": settings(study),
+        "settings": fields.differing if len(study.arms) <= PREVIEW else [],
+        "fields": len(fields.differing),
+        "sources": reproduce.sources(table),
+        "commands": runs,
+        "runs": reproduce.listed(study, out),
+        "facts": {"settings": _settings(study, fields), "runs": runs},
     }
+
+
+def _settings(study: Study, fields: Settings) -> dict[str, Any]:
+    values = {arm.name: [row[place] for _, row in fields.differing] for place, arm in enumerate(study.arms)}
+    return {"fields": [field for field, _ in fields.differing], "values": values, "shared": fields.shared}
 
 
 def _switch(arm: Arm, place: int) -> dict[str, Any]:
@@ -102,7 +132,8 @@ def _figure(study: str, figure: Figure, image: str) -> dict[str, Any]:
         "id": f"{study}-{figure.key}",
         "figure": figure,
         "image": f"data:image/svg+xml;base64,{source}",
-        "spec": {"spec": figure.spec, "armsLegend": figure.arms_legend, **panels},
+        "spec": {"spec": figure.spec, "armsLegend": figure.arms_legend, "lines": figure.lines, **panels},
+        "log": loggable(figure.spec),
         "files": [(name.rsplit(".", 1)[-1].upper(), quote(name)) for name in figure.files],
     }
 
@@ -110,21 +141,3 @@ def _figure(study: str, figure: Figure, image: str) -> dict[str, Any]:
 def _unfinished(run: Run) -> dict[str, Any]:
     step = run.info.get("step")
     return {"run": run, "step": step if isinstance(step, (int, float)) else "", "error": run.error}
-
-
-def settings(study: Study) -> list[tuple[str, list[str]]]:
-    """Returns (field, its value in each arm) for every config field in which the arms differ."""
-    flat = [_flat(arm.config or next((run.config for run in arm.runs if run.config), {})) for arm in study.arms]
-    fields = list(dict.fromkeys(field for config in flat for field in config if field not in NOT_IN_DIFFERENCES))
-    rows = [(field, [config.get(field, "\N{EM DASH}") for config in flat]) for field in fields]
-    return [(field, values) for field, values in rows if len(set(values)) > 1]
-
-
-def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value)
-    return found

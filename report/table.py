@@ -45,13 +45,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """One column. `paper` columns go into LaTeX too; `note` explains the heading."""
+    """One column. `paper` columns go into LaTeX too; `note` explains the heading; `source` is "file: key" of a run."""
 
     key: str
     heading: str
     note: str = ""
     numeric: bool = True
     paper: bool = True
+    source: str = ""
+
+
+LOSS = "eval/loss.json:loss"
+RETRIEVAL = "eval/retrieval.json:by_length"
+_DIFFERENCE = Column("difference", f"{formats.DELTA} baseline", "nats, paired by seed", source=LOSS)
 
 
 @dataclass(frozen=True)
@@ -89,26 +95,28 @@ def build(study: Study) -> Table:
 def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]:
     columns = [Column("arm", "arm", numeric=False)]
     if _asked(study, "loss"):
-        columns += [Column("loss", "val. loss", f"{loss_unit(study)}, 95% interval")]
-        columns += [Column("difference", f"{formats.DELTA} baseline", "nats, paired by seed")] if compared else []
+        columns += [Column("loss", "val. loss", f"{loss_unit(study)}, 95% interval", source=LOSS)]
+        columns += [_DIFFERENCE] if compared else []
     if len(study.arms) > 1:
         columns += [Column("comparable", "like for like", numeric=False, paper=False)]
     if _asked(study, "loss") and not answers(study):
-        columns += [Column("bits", "bits/byte")]
+        columns += [Column("bits", "bits/byte", source="eval/loss.json:bits_per_byte")]
     if _asked(study, "retrieval"):
         own = ", own scaling" if has_scalings(study) else ""
         columns += [
-            Column(f"retrieval {length:g}", f"retrieval @{length:g}", f"right{own}, 95%") for length in lengths
-        ] or [Column("retrieval", "retrieval", "right")]
+            Column(f"retrieval {length:g}", f"retrieval @{length:g}", f"right{own}, 95%", source=RETRIEVAL)
+            for length in lengths
+        ] or [Column("retrieval", "retrieval", "right", source=RETRIEVAL)]
     if _asked(study, "throughput"):
-        columns += [Column("train", "train", "tokens/s"), Column("decode", "decode", "tokens/s")]
+        speed = "eval/throughput.json:{}.tokens_per_second"
+        columns += [Column(part, part, "tokens/s", source=speed.format(part)) for part in ("train", "decode")]
     if _asked(study, "memory"):
-        columns += [Column("memory", "memory", "train step, peak")]
+        columns += [Column("memory", "memory", "train step, peak", source="eval/memory.json:compiled.train_step.peak")]
     columns += [
-        Column("parameters", "parameters"),
-        Column("flops", "FLOPs/token", paper=True),
-        Column("kv", "KV cache", "bytes/token"),
-        Column("kernel", "kernel", "attention, as run", numeric=False),
+        Column("parameters", "parameters", source="run.json:parameters.total"),
+        Column("flops", "FLOPs/token", source="run.json:flops_per_token.value"),
+        Column("kv", "KV cache", "bytes/token", source="run.json:kv_bytes_per_token"),
+        Column("kernel", "kernel", "attention, as run", numeric=False, source="run.json:attention_kernel"),
         Column("seeds", "seeds", "done/ failed/ diverged", numeric=False),
     ]
     return columns

@@ -1,98 +1,40 @@
 "use strict";
-// Draws the charts in the page's colours; switches arms on and off; sorts tables.
+// The page around the charts: colours, the table of arms, settings of two arms, commands, and reading itself again.
 (function () {
-  document.documentElement.classList.add("js");
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const charts = Array.from(document.querySelectorAll("[data-chart]"), (box) => ({
-    box, study: box.closest("section").id, item: data.specs[box.dataset.chart], view: null, width: 0, begun: false,
-  }));
-  const hidden = {}; // study -> the arms that are switched off
+  const root = document.documentElement;
+  root.classList.add("js");
+  const { data, element } = charts;
+  const saved = remembered();
 
-  function shown(study) {
-    const off = hidden[study];
-    if (!off || off.size === 0) return [];
-    const all = Array.from(document.querySelectorAll(`#${CSS.escape(study)} .switches button`), (one) => one.dataset.arm);
-    const left = all.filter((arm) => !off.has(arm));
-    return left.length ? left : [""]; // an empty list would mean all
-  }
-
-  function withoutLegend(layer) {
-    const encoding = Object.assign({}, layer.encoding);
-    for (const channel of ["color", "shape", "strokeDash"]) {
-      if (encoding[channel]) encoding[channel] = Object.assign({}, encoding[channel], { legend: null });
-    }
-    return Object.assign({}, layer, { encoding });
-  }
-
-  function prepared(chart) {
-    const spec = Object.assign({}, chart.item.spec);
-    const config = structuredClone(dark.matches ? data.dark : data.light);
-    const width = chart.box.clientWidth;
-    config.background = "transparent";
-    config.legend.columns = Math.max(1, Math.floor(width / 130));
-    if (chart.item.panelWidth) {
-      const room = Math.max(1, Math.floor(width / (chart.item.panelWidth + 20)));
-      spec.columns = Math.ceil(chart.item.panels / Math.ceil(chart.item.panels / room)); // rows about equally full
-    } else {
-      spec.width = "container";
-      spec.autosize = { type: "fit-x", contains: "padding" };
-    }
-    if (chart.item.armsLegend) {
-      spec.layer = spec.layer.map(withoutLegend); // the arm switches are the legend
-    }
-    spec.params = spec.params.map((one) => (one.name === "shown" ? { name: "shown", value: shown(chart.study) } : one));
-    return [spec, config];
-  }
-
-  async function draw(chart) {
-    const [spec, config] = prepared(chart);
-    chart.begun = true;
-    chart.width = chart.box.clientWidth;
-    const points = Object.values(spec.datasets).reduce((sum, rows) => sum + rows.length, 0);
-    const renderer = points > 4000 ? "canvas" : "svg";
-    if (chart.view) chart.view.finalize();
+  // What the reader chose survives the page's reading itself again; where the browser keeps nothing, it does not.
+  function remembered() {
     try {
-      const result = await window.vegaEmbed(chart.box, spec, { actions: false, ast: true, renderer, config, mode: "vega-lite" });
-      chart.view = result.view;
-      chart.box.dataset.drawn = "yes";
-    } catch (error) {
-      chart.box.textContent = `This chart could not be drawn: ${error.message}`;
-      console.error(error);
+      return JSON.parse(sessionStorage.getItem(location.pathname)) || {};
+    } catch {
+      return {};
     }
   }
 
-  // One chart after the other from the top, with a breath between, so that the page answers from the start.
-  async function drawAll() {
-    for (const chart of charts) {
-      await draw(chart);
-      await new Promise((next) => setTimeout(next, 0));
+  function remember(key, value) {
+    saved[key] = value;
+    try {
+      sessionStorage.setItem(location.pathname, JSON.stringify(saved));
+    } catch {
+      return;
     }
   }
 
-  const redraw = (which) => charts.filter((one) => one.begun && which(one)).forEach(draw);
-  dark.addEventListener("change", () => redraw(() => true));
-  let waiting = 0;
-  window.addEventListener("resize", () => {
-    clearTimeout(waiting);
-    waiting = setTimeout(() => redraw((one) => one.box.clientWidth > 0 && one.width !== one.box.clientWidth), 200);
+  const theme = document.getElementById("theme");
+  function colour(name) {
+    if (name) root.dataset.theme = name; else delete root.dataset.theme;
+  }
+  theme.value = saved.theme || "";
+  colour(theme.value);
+  theme.addEventListener("change", () => {
+    remember("theme", theme.value);
+    colour(theme.value);
+    charts.recolour();
   });
-
-  for (const button of document.querySelectorAll(".switches button")) {
-    button.addEventListener("click", () => {
-      const study = button.closest(".switches").dataset.study;
-      const off = (hidden[study] = hidden[study] || new Set());
-      const on = button.getAttribute("aria-pressed") !== "true";
-      button.setAttribute("aria-pressed", String(on));
-      if (on) off.delete(button.dataset.arm); else off.add(button.dataset.arm);
-      for (const row of document.querySelectorAll(`#${CSS.escape(study)} table.arms tbody tr`)) {
-        row.hidden = off.has(row.dataset.arm);
-      }
-      for (const chart of charts) {
-        if (chart.study === study && chart.view) chart.view.signal("shown", shown(study)).runAsync();
-      }
-    });
-  }
 
   function key(row, column) {
     const raw = row.cells[column].dataset.key;
@@ -100,26 +42,128 @@
     return raw === "nan" ? [2, 0] : Number.isNaN(value) ? [1, raw] : [0, value];
   }
 
-  for (const button of document.querySelectorAll("th button[data-sort]")) {
-    button.addEventListener("click", () => {
-      const head = button.closest("th");
-      const body = head.closest("table").tBodies[0];
-      const column = Number(button.dataset.sort);
-      const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
-      for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
-      head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
-      const order = (a, b) => {
-        const [first, second] = [key(a, column), key(b, column)];
-        if (first[0] !== second[0]) return first[0] - second[0]; // what is missing stays last
-        return sign * (first[0] === 1 ? String(first[1]).localeCompare(second[1], undefined, { numeric: true }) : first[1] - second[1]);
-      };
-      body.append(...Array.from(body.rows).sort(order));
+  function sort(button, sign) {
+    const head = button.closest("th");
+    const body = head.closest("table").tBodies[0];
+    const column = Number(button.dataset.sort);
+    for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+    const order = (a, b) => {
+      const [first, second] = [key(a, column), key(b, column)];
+      if (first[0] !== second[0]) return first[0] - second[0]; // what is missing stays last
+      return sign * (first[0] === 1 ? String(first[1]).localeCompare(second[1], undefined, { numeric: true }) : first[1] - second[1]);
+    };
+    body.append(...Array.from(body.rows).sort(order));
+  }
+
+  function arms(section) {
+    const study = section.id;
+    const mine = saved[study] || {};
+    const off = new Set(mine.off || []);
+    const rows = Array.from(section.querySelectorAll("table.arms tbody tr"), (row) => ({ row, arm: row.dataset.arm, text: row.textContent.toLowerCase() }));
+    const buttons = Array.from(section.querySelectorAll(".switches button[data-arm]"));
+    const filter = section.querySelector("[data-filter]");
+    const count = section.querySelector("[data-count]");
+
+    function apply() {
+      const words = filter ? filter.value.toLowerCase().split(/\s+/).filter(Boolean) : [];
+      const left = rows.filter((one) => words.every((word) => one.text.includes(word)) && !off.has(one.arm));
+      const kept = new Set(left.map((one) => one.arm));
+      for (const one of rows) one.row.hidden = !kept.has(one.arm);
+      for (const button of buttons) button.setAttribute("aria-pressed", String(!off.has(button.dataset.arm)));
+      if (count) count.textContent = `${left.length} of ${rows.length} arms`;
+      charts.show(study, left.length === rows.length ? null : Array.from(kept));
+      remember(study, Object.assign({}, saved[study], { off: Array.from(off), filter: filter ? filter.value : "" }));
+    }
+
+    for (const button of buttons) {
+      button.addEventListener("click", () => {
+        if (!off.delete(button.dataset.arm)) off.add(button.dataset.arm);
+        apply();
+      });
+    }
+    for (const button of section.querySelectorAll("button[data-all]")) {
+      button.addEventListener("click", () => {
+        off.clear();
+        if (button.dataset.all === "off") for (const one of rows) off.add(one.arm);
+        apply();
+      });
+    }
+    for (const button of section.querySelectorAll("th button[data-sort]")) {
+      button.addEventListener("click", () => {
+        const sign = button.closest("th").getAttribute("aria-sort") === "ascending" ? -1 : 1;
+        sort(button, sign);
+        remember(study, Object.assign({}, saved[study], { sort: [button.dataset.sort, sign] }));
+      });
+    }
+    if (filter) {
+      filter.value = mine.filter || "";
+      filter.addEventListener("input", apply);
+    }
+    if (mine.sort) {
+      const button = section.querySelector(`th button[data-sort="${Number(mine.sort[0])}"]`);
+      if (button) sort(button, mine.sort[1]);
+    }
+    if (rows.length) apply();
+  }
+  for (const section of document.querySelectorAll("section.study")) arms(section);
+
+  function compare(place) {
+    const { fields, values, shared } = data.studies[place.dataset.diff].settings;
+    const [first, second] = [0, 1].map((index) => place.querySelector(`[data-arm-of="${index}"]`));
+    const equal = place.querySelector("[data-equal]");
+    const table = place.querySelector("table");
+    if (second.value === first.value) second.selectedIndex = first.selectedIndex === 0 ? 1 : 0;
+
+    function show() {
+      const chosen = [first.value, second.value];
+      const rows = fields.map((field, index) => [field, ...chosen.map((arm) => values[arm][index])]);
+      const differing = rows.filter((row) => row[1] !== row[2]);
+      const listed = equal.checked ? [...rows, ...Object.entries(shared).map(([field, value]) => [field, value, value])] : differing;
+      const head = element("tr");
+      for (const text of ["field", ...chosen]) head.append(element("th", text, { scope: "col" }));
+      table.tHead.replaceChildren(head);
+      table.tBodies[0].replaceChildren(...listed.map(([field, ...both]) => {
+        const row = element("tr");
+        const name = element("th", undefined, { scope: "row" });
+        name.append(element("code", field));
+        row.append(name, ...both.map((value) => element("td", value, { className: both[0] === both[1] ? "" : "changed" })));
+        return row;
+      }));
+      const total = rows.length + Object.keys(shared).length;
+      place.querySelector("[data-told]").textContent = `${differing.length} of ${total} settings differ`;
+    }
+    for (const one of [first, second, equal]) one.addEventListener("change", show);
+    show();
+  }
+  for (const place of document.querySelectorAll("[data-diff]")) compare(place);
+
+  for (const choice of document.querySelectorAll("[data-commands]")) {
+    const lines = choice.closest("details").querySelector("[data-lines]");
+    choice.addEventListener("change", () => {
+      lines.textContent = data.studies[choice.dataset.commands].runs[Number(choice.value)].lines.join("\n");
     });
   }
 
+  let opened = [];
   window.addEventListener("beforeprint", () => {
-    for (const one of document.querySelectorAll("details")) one.open = true;
+    opened = Array.from(document.querySelectorAll("details:not([open], .values, .runs)"));
+    for (const one of opened) one.open = true;
+  });
+  window.addEventListener("afterprint", () => {
+    for (const one of opened) one.open = false;
   });
 
-  drawAll();
+  const pause = document.getElementById("pause");
+  if (data.reload && pause) {
+    const paused = () => pause.getAttribute("aria-pressed") === "true";
+    pause.setAttribute("aria-pressed", String(Boolean(saved.paused)));
+    pause.addEventListener("click", () => {
+      pause.setAttribute("aria-pressed", String(!paused()));
+      remember("paused", paused());
+    });
+    setInterval(() => { if (!paused()) location.reload(); }, 1000 * data.reload);
+  }
+
+  charts.start();
 })();

@@ -3,6 +3,8 @@
 Set ABLAX_SCREENSHOTS to a folder to keep screenshots: light, dark and as wide as a phone.
 """
 
+import base64
+import hashlib
 import html
 import json
 import os
@@ -117,43 +119,144 @@ def test_the_policy_stops_a_request_that_got_into_the_page(page: Path, proxy: Pr
 
 
 ACT = """
-<script>
-const wait = setInterval(() => {
+const wait = setInterval(async () => {
   if (document.querySelectorAll("[data-drawn]").length < 13) return;
   clearInterval(wait);
   const section = document.querySelector("section.study");
+  const find = (selector) => section.querySelector(selector);
+  const later = (time) => new Promise((next) => setTimeout(next, time || 1500));
+  const change = (element, value) => {
+    if (element.type === "checkbox") element.checked = value; else element.value = value;
+    element.dispatchEvent(new Event(element.type === "search" ? "input" : "change"));
+  };
   const marks = () => section.querySelectorAll(".mark-symbol path[aria-label*='arm: h1']").length;
-  const shown = "table.arms tbody tr:not([hidden]) th";
-  const rows = () => Array.from(section.querySelectorAll(shown), (one) => one.textContent);
-  const out = { before: marks() };
-  section.querySelector("button[data-sort='1']").click();
-  out.rising = rows().join();
-  section.querySelector("button[data-sort='1']").click();
-  out.falling = rows().join();
-  section.querySelector(".switches button[data-arm='h1']").click();
-  out.left = rows().join();
-  setTimeout(() => {
-    out.after = marks();
-    document.body.dataset.outcome = JSON.stringify(out);
-  }, 2000);
+  const texts = (selector) => Array.from(section.querySelectorAll(selector), (one) => one.textContent).join();
+  const rows = () => texts("table.arms tbody tr:not([hidden]) th");
+  const path = () => find("#ID-train-loss .mark-line path:last-of-type").getAttribute("d");
+  const ticks = () => texts("#ID-train-loss .role-axis-label text");
+  const head = () => find("th[aria-sort]").textContent + find("th[aria-sort]").getAttribute("aria-sort");
+  const cells = (table) => Array.from(table.rows, (row) => Array.from(row.cells, (one) => one.textContent).join("|"));
+  const out = { before: marks(), path: [path()], ticks: [ticks()] };
+
+  find("button[data-sort='1']").click();
+  out.rising = rows() + " " + head();
+  find("button[data-sort='1']").click();
+  out.falling = rows() + " " + head();
+  find(".switches button[data-arm='h1']").click();
+  out.left = rows();
+  await later();
+  out.after = marks();
+  find("[data-all=off]").click();
+  out.none = rows();
+  find("[data-all=on]").click();
+  change(find("[data-filter]"), "H1 blocked");
+  out.filtered = rows() + ", " + find("[data-count]").textContent;
+  await later();
+  out.alone = [marks() > 0, section.querySelectorAll(".mark-symbol path[aria-label*='arm: h2']").length];
+  change(find("[data-filter]"), "");
+
+  change(find("#ID-train-loss [data-smooth]"), "0");
+  await later();
+  out.path.push(path());
+  change(find("#ID-train-loss [data-smooth]"), "0.2");
+  await later();
+  out.path.push(path());
+  change(find("#ID-train-loss [data-log='x']"), true);
+  await later();
+  out.path.push(path());
+  out.ticks.push(ticks());
+
+  const diff = find(".diff");
+  out.diff = cells(diff.querySelector("table")).concat(diff.querySelector("[data-told]").textContent);
+  change(diff.querySelector("[data-arm-of='1']"), "h8");
+  out.other = cells(diff.querySelector("table"));
+  change(diff.querySelector("[data-equal]"), true);
+  out.equal = cells(diff.querySelector("table")).length;
+
+  change(find("[data-commands]"), "4");
+  out.commands = find("[data-lines]").textContent;
+  find("#ID-loss-by-length details.values").open = true;
+  await later(200);
+  out.values = cells(find("#ID-loss-by-length details.values table")).slice(0, 2);
+  const style = (element) => getComputedStyle(element);
+  const ink = () => style(document.body).color + style(find("#ID-train-loss .role-axis-label text")).fill;
+  out.light = ink();
+  change(document.getElementById("theme"), "dark");
+  await later();
+  out.dark = ink();
+  document.body.dataset.outcome = JSON.stringify(out);
 }, 100);
-</script>
 """
 
 
-def test_switching_an_arm_off_takes_it_out_of_charts_and_table_and_headings_sort(
-    page: Path, proxy: Proxy, tmp_path: Path
-) -> None:
-    path = tmp_path / "acting.html"
-    without = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
-    path.write_text(ending(without, ACT))
+def acting(page: Path, script: str, path: Path) -> Path:
+    """Writes the page with a script of the test's in it, which its policy allows as it allows the page's own."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = page.read_text().replace("script-src ", f"script-src 'sha256-{digest}' ", 1)
+    path.write_text(ending(allowed, f"<script>{script}</script>"))
+    return path
+
+
+def test_what_a_reader_does_works_under_the_page_s_own_policy(page: Path, proxy: Proxy, tmp_path: Path) -> None:
+    study = re.findall(r'<section class="study" id="([^"]+)"', page.read_text())[0]
+    path = acting(page, ACT.replace("ID-", f"{study}-"), page.parent / "acting.html")
     seen = visit(path, proxy, tmp_path / "profile", "--dump-dom")
+    path.unlink()
     found = re.search(r'data-outcome="([^"]*)"', seen.page)
     assert found, seen.console
-    outcome = json.loads(html.unescape(found.group(1)))
-    assert outcome["rising"] == "h4,h8,h2,h1" and outcome["falling"] == "h1,h2,h8,h4"
-    assert outcome["left"] == "h2,h8,h4"
-    assert outcome["before"] > 0 and outcome["after"] == 0
+    assert seen.console == [] and seen.requests == []
+    out = json.loads(html.unescape(found.group(1)))
+    assert out["rising"].startswith("h4,h8,h2,h1 val. loss") and out["rising"].endswith("ascending")
+    assert out["falling"].startswith("h1,h2,h8,h4 val. loss") and out["falling"].endswith("descending")
+    assert out["left"] == "h2,h8,h4" and out["before"] > 0 and out["after"] == 0
+    assert out["none"] == "" and out["filtered"] == "h1, 1 of 4 arms" and out["alone"] == [True, 0]
+    assert len(set(out["path"])) == 4, "no smoothing, more of it and a logarithmic axis each draw another line"
+    assert out["ticks"][0] != out["ticks"][1] and "100k" in out["ticks"][1]
+    assert out["diff"] == ["field|h4|h1", "model.num_heads|4|1", "model.head_dim|16|64", "2 of 9 settings differ"]
+    assert out["other"] == ["field|h4|h8", "model.num_heads|4|8", "model.head_dim|16|8"] and out["equal"] == 10
+    assert out["commands"].splitlines() == [
+        "git checkout 0123456789abcdef0123456789abcdef01234567",
+        'python train.py --config="$SWEEP"/runs/h2/seed1/config.json --workdir="$AGAIN"/runs/h2/seed1',
+        'python -m eval.run --workdir="$AGAIN"/runs/h2/seed1 --evals=loss,throughput,memory',
+    ]
+    assert out["values"][0].startswith("arm|scaling|times the training length|tokens|")
+    assert out["values"][1].startswith("h1|raw RoPE|1|128|")
+    assert out["light"] == "rgb(27, 31, 36)rgb(87, 96, 106)" and out["dark"] == "rgb(230, 232, 235)rgb(169, 176, 184)"
+
+
+HOSTILE = """
+const wait = setInterval(() => {
+  if (document.querySelectorAll("[data-chart]").length > document.querySelectorAll("[data-drawn]").length) return;
+  clearInterval(wait);
+  for (const one of document.querySelectorAll("details")) one.open = true;
+  for (const one of document.querySelectorAll("[data-equal]")) one.click();
+  setTimeout(() => {
+    const count = (selector) => document.querySelectorAll(selector).length;
+    const outcome = [count("main img:not(.still), main script, main b"), count(".values table")];
+    document.body.dataset.outcome = outcome.concat(document.body.dataset.hit || "none").join(" ");
+  }, 500);
+}, 100);
+"""
+
+
+def test_hostile_names_errors_and_configs_stay_text_in_everything_scripts_write(proxy: Proxy, tmp_path: Path) -> None:
+    evil = "</script><b>x</b><img src=x onerror=document.body.dataset.hit=1>"
+    arms = {"</script><b>": synthetic.config(1, kind=evil), "plain": synthetic.config(2)}
+    for name in arms:
+        for seed in (0, 1):
+            info = synthetic.run_json(seed, attention_kernel=evil, git_commit=f"$(touch {evil})")
+            if seed == 1:
+                info |= {"status": "failed", "error": evil}
+            evals = {"loss": synthetic.loss_json(1.8, ("yarn",))}
+            synthetic.write_run(tmp_path / "sweep" / "runs" / name / f"seed{seed}", info=info, evals=evals)
+    study = synthetic.study_json(evil, arms, [0, 1], title=evil, question=evil)
+    page = build(synthetic.write_sweep(tmp_path / "sweep", [study], name=evil, title=evil, file=f"x;{evil}"))
+    seen = visit(acting(page, HOSTILE, tmp_path / "acting.html"), proxy, tmp_path / "profile", "--dump-dom")
+    found = re.search(r'data-outcome="([^"]*)"', seen.page)
+    assert found, seen.console
+    count, tables, hit = found.group(1).split()
+    assert count == "0" and int(tables) > 3 and hit == "none"
+    assert seen.console == [] and seen.requests == []
 
 
 DARK = "--blink-settings=preferredColorScheme=0"

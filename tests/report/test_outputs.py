@@ -195,7 +195,7 @@ def test_the_page_loads_nothing_and_forbids_it(name: str, request: pytest.Fixtur
 
 def test_hostile_text_is_shown_as_text(evil: Path) -> None:
     page = Page(evil / "report" / "index.html")
-    assert [one.get("type") for one in page.all("script")] == ["application/json", None, None]
+    assert [one.get("type") for one in page.all("script")] == ["application/json", None, None, None]
     assert len(page.all("img")) == len(page.all("figure")) > 3
     assert f"T{EVIL}" in page.text and QUOTED in page.text and f"{EVIL}\n]]> --> {QUOTED}" in page.text
     source = (evil / "report" / "index.html").read_text().split('id="data">')[1].split("</script>")[0]
