@@ -9,11 +9,24 @@ from ml_collections import ConfigDict
 
 from configs import cli, fields
 from configs.errors import UserError, nearest
-from sweeps import axes, match, names
+from sweeps import axes, match, names, select
 
 EVALS = ("loss", "retrieval", "throughput", "memory", "equivalence")  # those of eval.run, which would import JAX
-STUDY_KEYS = ("title", "question", "base", "fixed", "axes", "derived", "arm", "match", "seeds", "baseline", "evals")
-SHARED_KEYS = ("title", "question", "base", "fixed", "derived", "arm", "match", "seeds", "evals")
+STUDY_KEYS = (
+    "title",
+    "question",
+    "base",
+    "fixed",
+    "axes",
+    "derived",
+    "arm",
+    "match",
+    "seeds",
+    "select",
+    "baseline",
+    "evals",
+)
+SHARED_KEYS = ("title", "question", "base", "fixed", "derived", "arm", "match", "seeds", "select", "evals")
 MOST_SEEDS = 2**31
 
 
@@ -42,7 +55,7 @@ def split(given: Any, file: Path) -> tuple[list[Draft], list[str]]:
     studies = given["studies"]
     if not isinstance(studies, Mapping) or not studies:
         return [], [*problems, f"studies = {studies!r}: must be a dictionary of studies by name"]
-    shared = {key: given[key] for key in ("base", "arm", "match", "seeds", "evals") if key in given}
+    shared = {key: given[key] for key in ("base", "arm", "match", "seeds", "select", "evals") if key in given}
     drafts = []
     for name, study in studies.items():
         if not isinstance(study, Mapping):
@@ -86,6 +99,8 @@ def check_study(draft: Draft, overrides: Mapping[str, Any]) -> list[str]:
     if not problems:
         problems += _check_overrides(draft, overrides)
         problems += match.check(given.get("match"), _taken(draft), f"{where}match")
+        taken = dict.fromkeys(overrides, "given on the command line") | _taken(draft)
+        problems += select.check(given.get("select"), taken, given.get("seeds", [0]), f"{where}select")
     return problems
 
 

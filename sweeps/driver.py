@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from sweeps import chains, standing, state
+from sweeps import chains, select, standing, state
 from sweeps.expand import Run, Sweep
 from sweeps.local import Ended
 from sweeps.standing import Standing, now
@@ -112,6 +112,7 @@ class Driver:
         """Takes the engine with its places; `exclusive`: timed evaluations must have the machine for themselves."""
         self.directory, self.engine, self.display = directory, engine, display
         self.functions = functions or Functions()
+        self.sweep, self.told = sweep, set[str]()
         self.runs = {run.key: run for run in sweep.runs()}
         self.board = {key: self._read(run) for key, run in self.runs.items()}
         self.last: dict[int, tuple[str, str]] = {}  # place -> the arm whose programs its worker has compiled
@@ -146,8 +147,10 @@ class Driver:
         """Returns the jobs that could go on now: a run that continues another begins when that one is done."""
 
         def ready(job: Job) -> bool:
-            before = chains.key(self.runs[job.key].config)
-            return not before or self.board[job.key].status != "waiting" or self.board[before].status == "done"
+            run = self.runs[job.key]
+            before = chains.key(run.config)
+            begun = not before or self.board[job.key].status != "waiting" or self.board[before].status == "done"
+            return begun and select.ready(run, self.board) and not select.hopeless(self.directory, run)
 
         return [job for job in self.waiting if ready(job)]
 
@@ -188,9 +191,23 @@ class Driver:
                 place = self._home(ready[0], place)
             job = choose(ready, self.last.get(place), elsewhere)
             self.waiting.remove(job)
+            job = self._chosen(job)
             self.engine.start(place, job)
             self.active[place] = job
             self.last[place] = (job.study, job.arm)
+
+    def _chosen(self, job: Job) -> Job:
+        """Returns the job with the hyperparameter that was chosen for its arm, which sweep.json then records."""
+        run = self.runs[job.key]
+        if run.select is None:
+            return job
+        if run.arm not in self.told:
+            state.record(self.directory, self.sweep, now())
+            line = dict(select.told(self.directory, self.sweep))[run.arm]
+            self.display.say(line)
+            self.told.add(run.arm)
+        config = state.bound(self.directory, select.decided(self.directory, run), job.workdir)
+        return replace(job, config=config)
 
     def _home(self, job: Job, otherwise: int) -> int:
         """Returns the free place whose worker has the job's programs compiled, if there is one."""
@@ -276,7 +293,11 @@ class Driver:
                 self.summary.eval_errors[key] = dict(stands.eval_errors)
 
     def _not_begun(self, key: str) -> None:
-        """Says of a run that waited for the one it continues what became of that one."""
+        """Says of a run that waited for others what became of those."""
+        if why := select.hopeless(self.directory, self.runs[key]):
+            self.summary.diverged[key] = why
+        if (why := select.hindrance(self.runs[key], self.board)) and self.summary.stopped_by is None:
+            self.summary.failed[key] = why
         before = chains.key(self.runs[key].config)
         while before is not None and (stands := self._read(self.runs[before])).status == "waiting":
             before = chains.key(self.runs[before].config)

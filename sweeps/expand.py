@@ -12,20 +12,21 @@ A sweep file has `get_sweep()`, which returns a dictionary:
         arm="h{model.num_heads}",                             # or a function of the arm's config; unset: from the axes
         match=dict(equal="parameters", to="h4", by="model.mlp_width"),  # see sweeps/match.py
         seeds=[0, 1],
+        select=dict(field="optimizer.learning_rate", values=[1e-3, 3e-3], seeds=[100]),  # see sweeps/select.py
         baseline="h4",                                        # the arm others are compared with
         evals=["loss", "throughput"],                         # run after training
     )
 
 or `dict(name=..., studies={"heads": {...}, "windows": {...}})`, where each study is such a dictionary, and `base`,
-`fixed`, `derived`, `arm`, `match`, `seeds` and `evals` beside `studies` hold for all of them. Arm names are unique over
-all studies, because they name folders, and an arm may continue another one's runs (`init_from = "arm:NAME"`, see
-sweeps/chains.py). Command-line overrides hold for every arm; they come after `fixed` and the axes and
-before `derived`, so that derived fields follow them.
+`fixed`, `derived`, `arm`, `match`, `seeds`, `select` and `evals` beside `studies` hold for all of them. Arm names are
+unique over all studies, because they name folders, and an arm may continue another one's runs
+(`init_from = "arm:NAME"`, see sweeps/chains.py). Command-line overrides hold for every arm; they come after `fixed` and
+the axes and before `derived`, so that derived fields follow them.
 """
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,10 @@ from ml_collections import ConfigDict
 
 from configs import cli, fields, validate
 from configs.errors import ConfigError, UserError, nearest
-from sweeps import axes, chains, drafts, match, names
+from sweeps import axes, chains, drafts, match, names, select
 from sweeps.drafts import Draft
 from sweeps.match import Match
+from sweeps.select import Choice, Selection
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,14 @@ class Arm:
 
 @dataclass(frozen=True)
 class Run:
-    """One arm with one seed: one run directory."""
+    """One arm with one seed: one run directory. `select` says how a field that `config` leaves open is chosen."""
 
     study: str
     arm: str
     seed: int
     config: ConfigDict
     evals: tuple[str, ...]
+    select: Selection | None = None
 
     @property
     def key(self) -> str:
@@ -71,7 +74,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Study:
-    """Arms that are compared with each other."""
+    """Arms that are compared with each other.
+
+    `select` says how a hyperparameter is chosen for each arm, `choices` what has been chosen. Where `selects_for` names
+    another study, this one holds the runs that try the values for it.
+    """
 
     name: str
     title: str
@@ -81,6 +88,9 @@ class Study:
     evals: tuple[str, ...]
     seeds: tuple[int, ...]
     arms: tuple[Arm, ...]
+    select: Selection | None = None
+    selects_for: str = ""
+    choices: dict[str, Choice] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,7 @@ class Sweep:
     def runs(self) -> list[Run]:
         """Returns every run, the seeds of an arm one after the other, so that its compiled programs serve them all."""
         return [
-            Run(study.name, arm.name, seed, with_seed(arm, seed), study.evals)
+            Run(study.name, arm.name, seed, with_seed(arm, seed), study.evals, study.select)
             for study in self.studies
             for arm in study.arms
             for seed in study.seeds
@@ -146,8 +156,10 @@ def expand(given: Any, *, file: Path, overrides: Mapping[str, Any] | None = None
     studies = []
     for draft in given_studies:
         arms, wrong = _arms(draft, overrides)
-        studies.append(_study(draft, arms))
-        problems += wrong or _check_baseline(studies[-1])
+        study = _study(draft, arms)
+        tried, untried = _selection(draft, study)
+        studies += [*tried, study]
+        problems += [*(wrong or _check_baseline(study)), *untried]
     problems += names.collisions([arm.name for study in studies for arm in study.arms])
     problems += [] if problems else chains.problems(studies)
     if problems:
@@ -254,7 +266,24 @@ def _study(draft: Draft, arms: list[Arm]) -> Study:
         evals=tuple(given.get("evals", ("loss",))),
         seeds=tuple(given.get("seeds", (0,))),
         arms=tuple(arms),
+        select=select.of(given.get("select")),
     )
+
+
+def _selection(draft: Draft, study: Study) -> tuple[list[Study], list[str]]:
+    """Returns the study that tries the values of `select`, which goes before, and what cannot be."""
+    if study.select is None:
+        return [], []
+    arms, problems = select.trials(study.select, study.arms, draft.where)
+    tried = replace(
+        study, name=f"{study.name}: selection", title="", question="", baseline=None, evals=(select.MEASURED,),
+        seeds=study.select.seeds, arms=tuple(arms), select=None, selects_for=study.name,
+    )  # fmt: skip
+    if select.MEASURED not in study.evals:
+        problems.append(
+            f"{draft.where}evals = {list(study.evals)}: must hold {select.MEASURED!r}, by which `select` chooses"
+        )
+    return [tried], problems
 
 
 def _check_baseline(study: Study) -> list[str]:

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from configs import fields
 from configs.errors import ConfigError, UserError
-from sweeps import chains, standing
+from sweeps import chains, select, standing
 from sweeps.expand import Run, Sweep
 from training.files import read_json, write_json
 
@@ -99,13 +99,20 @@ def take_up(directory: Path, sweep: Sweep, now: str) -> Change:
     problems = contradictions(directory, sweep.runs())
     if problems:
         raise ConfigError(problems)
-    write_json(path, describe(sweep, created=earlier.get("created") or now, updated=now))
+    record(directory, sweep, now)
     before = [arm["name"] for study in earlier.get("studies", []) for arm in study["arms"]]
     after = [arm.name for study in sweep.studies for arm in study.arms]
     return Change(
         added=tuple(name for name in after if name not in before) if earlier else (),
         dropped=tuple(name for name in before if name not in after),
     )
+
+
+def record(directory: Path, sweep: Sweep, now: str) -> None:
+    """Writes sweep.json with what `select` has chosen by now."""
+    path = directory / "sweep.json"
+    created = read(directory).get("created") if path.exists() else None
+    write_json(path, describe(select.applied(directory, sweep), created=created or now, updated=now))
 
 
 def describe(sweep: Sweep, created: str, updated: str) -> dict[str, Any]:
@@ -119,6 +126,8 @@ def describe(sweep: Sweep, created: str, updated: str) -> dict[str, Any]:
             "baseline": study.baseline,
             "evals": list(study.evals),
             "seeds": list(study.seeds),
+            "select": select.described(study),
+            "selects_for": study.selects_for,
             "arms": [
                 {
                     "name": arm.name,
@@ -168,7 +177,9 @@ def contradictions(directory: Path, runs: list[Run]) -> list[str]:
         path = run_dir(directory, run.arm, run.seed) / "config.json"
         if not path.exists():
             continue
-        changed = differences(read_json(path), run.config)
+        changed = differences(read_json(path), select.decided(directory, run))
+        if run.select is not None and select.read(directory, run.select, run.arm) is None:
+            changed = [phrase for phrase in changed if not phrase.startswith(f"{run.select.field} was ")]
         if changed:
             found.setdefault((run.arm, "; ".join(changed)), []).append(run.seed)
     return [
