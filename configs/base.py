@@ -197,6 +197,7 @@ def _eval() -> ConfigDict:
     evaluation.tokens = 65536  # validation tokens of those losses, and of each length beyond 1x; 0: the whole split
     evaluation.batch_size = 16  # rows at 1x; fewer at longer lengths, so that the tokens a batch stay equal
     evaluation.multiples = (1, 2, 4)  # lengths evaluated, in multiples of data.length
+    evaluation.lengths = ()  # further lengths evaluated, in tokens
     evaluation.sliding = 0.0  # share of each length by which sliding windows move, in (0, 1]; 0: none are evaluated
     evaluation.scalings = ()  # RoPE scalings applied at evaluation only, beside the run's own, e.g. ("linear", "yarn")
     evaluation.scaling_factor = 0.0  # their factor; 0: each length over scaling.original_length
@@ -206,9 +207,13 @@ def _eval() -> ConfigDict:
     evaluation.retrieval.task = "auto"  # mqar, a task of data/retrieval, or auto (the one trained on, else passkey)
     evaluation.retrieval.haystack = "auto"  # own, noise, text, distractors, or auto (data.retrieval.haystack)
     evaluation.retrieval.depths = 5  # points over 0 .. 1; equal bins where a row asks at every depth, as mqar's do
+    evaluation.retrieval.needles = ()  # numbers asked for, each in rows of its own: pairs, needles, hops or tokens;
+    # empty: data.mqar.pairs or data.retrieval.needles, as the run trains with
     evaluation.retrieval.examples = 64  # rows a length and depth (one needle is put there) or a length (bins)
     evaluation.retrieval.threshold = "ruler"  # accuracy of the effective length: pi, yarn, ruler or a number
-    evaluation.retrieval.generate = True  # also generate the answer through the KV cache, for exact match
+    evaluation.retrieval.generate = True  # also generate the answer through the KV cache, for exact match and the
+    # share of answers found in what is generated
+    evaluation.retrieval.extra_tokens = 0  # generated beyond the answers' own number; an answer may be found there
     evaluation.equivalence = ConfigDict()
     evaluation.equivalence.length = 96  # tokens a row; 0: data.length
     evaluation.equivalence.batch_size = 2  # rows; 0: data.batch_size

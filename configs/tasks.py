@@ -27,6 +27,11 @@ IN_TEXT = (
 IN_TOKENS = ("mqar_gaps", "induction_repeat", "induction_complete", "selective_copy")
 TASKS = IN_TEXT + IN_TOKENS
 SYNTHETIC = ("mqar", *TASKS)  # every source beside the text
+# Those that may hold any number of pairs, needles, hops or tokens; all others hold one.
+COUNTED = (
+    *("mqar", "mqar_gaps", "induction_repeat", "selective_copy"),
+    *("niah_multikey_1", "niah_multivalue", "niah_multiquery", "variable_tracking"),
+)
 
 HAYSTACKS = ("noise", "text", "distractors")
 # The haystack a task has by definition; RULER's essays are the run's own text here.
@@ -41,6 +46,9 @@ OWN_HAYSTACK = {
 # Of the effective length: name -> (accuracy, whether it must be exceeded). PI, arXiv 2306.15595, section 3.3; YaRN,
 # arXiv 2309.00071, section 4.3.2; RULER, arXiv 2404.06654, section 4 (Llama-2-7B's at 4K).
 THRESHOLDS: dict[str, tuple[float, bool]] = {"pi": (0.2, False), "yarn": (0.8, False), "ruler": (0.856, True)}
+
+
+FEW = 50  # independent examples below which cells of a grid cannot be ranked; 10 to 20 trials tell nothing
 
 
 def threshold(given: str) -> tuple[float, bool]:
@@ -96,6 +104,14 @@ def main_task(config: ConfigDict) -> str | None:
     return None
 
 
+def asked(config: ConfigDict) -> str:
+    """Returns the task a run is evaluated on: the one set, or the one it trains on, or passkey where it reads text."""
+    wanted: str = config.eval.retrieval.task
+    if wanted != "auto":
+        return wanted
+    return "mqar" if uses(config, "mqar") else main_task(config) or "passkey"
+
+
 def has_tokenizer(config: ConfigDict) -> bool:
     """Tells whether a run reads or writes words, and so has a tokenizer."""
     return uses(config, "text") or bool(used(config, IN_TEXT))
@@ -140,6 +156,27 @@ def vocabulary_needed(name: str, needles: int, pairs: int) -> int:
         "induction_complete": 4,
         "selective_copy": 2 + 4,  # a blank and a mark
     }[name]
+
+
+def asking_problems(config: ConfigDict) -> list[str]:
+    """Returns what is wrong with the numbers of needles that an evaluation asks for."""
+    name, found = asked(config), []
+    for number in config.eval.retrieval.needles:
+        told = f"eval.retrieval.needles = {config.eval.retrieval.needles}"
+        if name not in COUNTED:
+            return [f"{told}: {name} has no number of needles; must be empty, or the task one of {', '.join(COUNTED)}"]
+        if name == "mqar":
+            least, size = 2 * number, "data.mqar.vocab_size"
+        elif name in IN_TOKENS:
+            least = vocabulary_needed(name, number, number)
+            size = "data.mqar.vocab_size" if name == "mqar_gaps" else "data.retrieval.vocab_size"
+        else:
+            continue
+        if bare_vocabulary(config, name) < least:
+            found.append(
+                f"{told}: {number} of {name} take {size} = {least} or more, not {bare_vocabulary(config, name)}"
+            )
+    return found
 
 
 def problems(config: ConfigDict, weights: Mapping[str, Any], stage: Mapping[str, Any], where: str) -> list[str]:

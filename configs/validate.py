@@ -68,7 +68,7 @@ NOT_NEGATIVE = (
     "optimizer.weight_decay "
     "model.position.temperature.beta optimizer.clip_norm optimizer.z_loss checkpoint.every_steps eval.every_steps "
     "eval.tokens eval.scaling_factor eval.throughput.batch_size eval.throughput.length "
-    "eval.equivalence.length eval.equivalence.batch_size"
+    "eval.equivalence.length eval.equivalence.batch_size eval.retrieval.extra_tokens"
 ).split() + [f"data.weights.{name}" for name in tasks.SYNTHETIC]
 
 # Interval, how it reads.
@@ -98,7 +98,8 @@ def problems(config: ConfigDict) -> list[str]:
     """Returns every problem of a config (resolved or not), a line each; empty when it is sound."""
     found = _values(config)
     # The combinations read values that must be sound first.
-    return found or [*_model(config), *_data(config), *_curriculum(config)]
+    found = found or [*_model(config), *_data(config), *_curriculum(config)]
+    return found or tasks.asking_problems(config)
 
 
 def check(config: ConfigDict) -> None:
@@ -191,8 +192,10 @@ def _values(config: ConfigDict) -> list[str]:
     found += _tuple(flat, "eval.multiples", (int, float), lambda v: v > 0, "numbers above 0")
     scalings = CHOICES["model.position.rope.scaling.kind"]
     found += _tuple(flat, "eval.scalings", str, lambda v: v in scalings, either(scalings))
-    if not flat["eval.multiples"]:
-        found.append("eval.multiples = (): must hold one length at least")
+    for name in ("eval.lengths", "eval.retrieval.needles"):
+        found += _tuple(flat, name, int, lambda v: v > 0, "whole numbers above 0")
+    if not flat["eval.multiples"] and not flat["eval.lengths"]:
+        found.append("eval.multiples = (): must hold one length at least, or eval.lengths must")
     try:
         tasks.threshold(flat["eval.retrieval.threshold"])
     except ConfigError as error:

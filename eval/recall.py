@@ -46,20 +46,21 @@ def pairs_of(config: ConfigDict) -> int:
     return max(1, min(settings.pairs, (config.data.length + 1) // 4, settings.vocab_size // 2))
 
 
-def reason(config: ConfigDict, length: int) -> str | None:
-    """Returns why a run cannot be asked for pairs in rows of `length`, or None."""
+def reason(config: ConfigDict, length: int, pairs: int | None = None) -> str | None:
+    """Returns why a run cannot be asked for so many pairs (None: its own) in rows of `length`, or None."""
     if (config.model.vocab_size or 0) < config.data.mqar.vocab_size:
         return f"the model has {config.model.vocab_size} tokens, recall needs {config.data.mqar.vocab_size}"
-    short = 4 * pairs_of(config) - 1
-    return f"{pairs_of(config)} pairs and their questions take {short} tokens" if length < short else None
+    pairs = pairs or pairs_of(config)
+    short = 4 * pairs - 1
+    return f"{pairs} pairs and their questions take {short} tokens" if length < short else None
 
 
-def rows(config: ConfigDict, first: int, count: int, length: int) -> Rows:
+def rows(config: ConfigDict, first: int, count: int, length: int, pairs: int | None = None) -> Rows:
     """Returns held-out rows first .. first + count - 1 at a length of 4 * pairs - 1 tokens or more.
 
-    Each row is a function of (seed, its number, the length).
+    Each row is a function of (seed, its number, the length, the number of pairs; None: the run's own).
     """
-    pairs = pairs_of(config)
+    pairs = pairs or pairs_of(config)
     short = 4 * pairs - 1
     settings = {"length": short, "pairs": pairs, "vocab_size": config.data.mqar.vocab_size}
     drawn = mqar.evaluation_rows(config.seed, first, count, **settings)

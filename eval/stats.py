@@ -1,4 +1,6 @@
-"""Intervals: Wilson's for shares of successes, a block bootstrap for means over text."""
+"""Intervals: Wilson's for shares of successes, in rows of several or not, a block bootstrap for means over text."""
+
+import math
 
 import numpy as np
 from scipy import stats
@@ -17,6 +19,42 @@ def wilson(correct: int, examples: int, confidence: float = CONFIDENCE) -> list[
         return [0.0, 1.0]
     interval = stats.binomtest(int(correct), int(examples)).proportion_ci(confidence, method="wilson")
     return [float(interval.low), float(interval.high)]
+
+
+def score_interval(share: float, examples: float, confidence: float = CONFIDENCE) -> list[float]:
+    """Returns [low, high], Wilson's score interval of a share of examples that need not be a whole number."""
+    if not examples:
+        return [0.0, 1.0]
+    z = float(stats.norm.ppf(0.5 + confidence / 2))
+    middle = (share + z * z / (2 * examples)) / (1 + z * z / examples)
+    half = z * math.sqrt(share * (1 - share) / examples + (z / (2 * examples)) ** 2) / (1 + z * z / examples)
+    return [0.0 if share == 0 else middle - half, 1.0 if share == 1 else middle + half]
+
+
+def independent(correct_N: np.ndarray, row_N: np.ndarray | None = None, confidence: float = CONFIDENCE) -> float:
+    """Returns how many independent answers these are worth: Wilson's interval with that number covers.
+
+    Answers of one row share its needles and its haystack. With one answer a row that number is N. With several it is
+    p (1 - p) over the variance of p between rows (a ratio's, linearised), times (z / t)^2 for the rows' number (Korn
+    and Graubard 1998; for Wilson's interval Franco et al. 2019); never more than N. Where all answers are alike, rows
+    show no variance: then they count once each, as if their answers stood or fell together.
+    """
+    examples = len(correct_N)
+    if row_N is None:
+        return float(examples)
+    rows, at = np.unique(row_N, return_inverse=True)
+    if len(rows) == examples:
+        return float(examples)
+    share, number = float(correct_N.mean()), len(rows)
+    if number < 2 or share in (0.0, 1.0):
+        return float(number)
+    between = np.bincount(at, correct_N - share, number)
+    variance = number / (number - 1) * float(between @ between) / examples**2
+    if variance == 0:
+        return float(examples)
+    tail = 0.5 + confidence / 2
+    student = float(stats.norm.ppf(tail) / stats.t.ppf(tail, number - 1)) ** 2
+    return min(float(examples), student * share * (1 - share) / variance)
 
 
 def blocks(sums_N: np.ndarray, counts_N: np.ndarray, block_tokens: int = BLOCK_TOKENS) -> tuple[np.ndarray, np.ndarray]:

@@ -30,18 +30,23 @@ class Variant:
 
 
 def variants(config: ConfigDict) -> list[Variant]:
-    """Returns every length of `eval.multiples` under "trained" and each of `eval.scalings`, in that order.
+    """Returns every length of `lengths` under "trained" and each of `eval.scalings`, in that order.
 
     A resolved config is expected. A scaling applied at evaluation keeps the run's original length and has the factor
     `eval.scaling_factor` or, where that is 0, the one that just reaches the length: length / original length.
     """
-    multiples = sorted(set(config.eval.multiples))
     found = []
     for scaling in [TRAINED, *dict.fromkeys(config.eval.scalings)]:
-        for multiple in multiples:
-            length = max(1, round(multiple * config.data.length))
-            found.append(_variant(config, float(multiple), length, scaling))
+        found += [_variant(config, multiple, length, scaling) for length, multiple in lengths(config)]
     return found
+
+
+def lengths(config: ConfigDict) -> list[tuple[int, float]]:
+    """Returns (tokens, multiple of the training length) of `eval.multiples` and `eval.lengths`, rising, each once."""
+    found = {max(1, round(multiple * config.data.length)): float(multiple) for multiple in config.eval.multiples}
+    for tokens in config.eval.lengths:
+        found.setdefault(tokens, tokens / config.data.length)
+    return sorted(found.items())
 
 
 def at_training_length(config: ConfigDict) -> Variant:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from configs import cli
-from report import charts_lengths, charts_training, export, frames, page, table
+from report import charts_grid, charts_lengths, charts_training, export, frames, page, table
 from report.figures import Figure
 from report.files import write
 from report.formats import slug
@@ -76,7 +76,8 @@ def figures(study: Study) -> list[Figure]:
         *charts_training.costs(study),
         charts_lengths.loss_by_scaling(study),
         charts_lengths.retrieval_by_scaling(study),
-        charts_lengths.heat_map(study),
+        charts_grid.retrieval_by_pairs(study),
+        charts_grid.heat_map(study),
     ]
     return [figure for figure in found if figure is not None]
 

@@ -1,11 +1,11 @@
-"""Charts over length: loss and retrieval by arm and by RoPE scaling, and the heat map of depth and length."""
+"""Charts over length: loss and retrieval, by arm and by RoPE scaling."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import altair as alt
 
+from report.charts_grid import PANELS, balanced
 from report.figures import (
     Figure,
     both_ends,
@@ -22,10 +22,10 @@ from report.figures import (
     tip,
 )
 from report.figures import panels as in_panels
-from report.formats import multiple
 from report.measures import (
     TRAINED,
     Point,
+    counted,
     loss_points,
     loss_unit,
     mean_loss,
@@ -34,12 +34,11 @@ from report.measures import (
     scaling_label,
     scaling_order,
 )
-from report.reading import Arm, Study, dig, text
+from report.reading import Arm, Study
 from report.statistics import Estimate
 
-PANELS = 48  # most panels in one figure
 LOSS_INTERVAL = "bars: 95% t-interval over seeds (over tokens where there is one seed)"
-SHARE_INTERVAL = "bars: Wilson's 95% interval over the examples of all seeds"
+SHARE_INTERVAL = "bars: 95% interval over the rows of all seeds"
 
 
 def loss_by_length(study: Study) -> Figure | None:
@@ -52,7 +51,7 @@ def loss_by_length(study: Study) -> Figure | None:
 def retrieval_by_length(study: Study) -> Figure | None:
     """Returns retrieval accuracy against length under each arm's own setting."""
     rows = _rows(study, retrieval_points, pooled, [TRAINED])
-    caption = f"Each arm as it was trained; {SHARE_INTERVAL}.{_counted(study)}"
+    caption = f"Each arm as it was trained; {SHARE_INTERVAL}.{counted(study)}"
     return _by_arm(study, rows, "retrieval-by-length", "Retrieval against length", "share right", caption, share=True)
 
 
@@ -74,13 +73,6 @@ def retrieval_by_scaling(study: Study) -> Figure | None:
 
 def _loss_label(study: Study) -> str:
     return f"validation loss, {loss_unit(study)}"
-
-
-def _counted(study: Study) -> str:
-    """Returns a sentence on which answers were counted, where the evaluations agree on it."""
-    found = {text(dig(run.evals.get("retrieval"), "settings", "counted")) for arm in study.arms for run in arm.done}
-    words = found - {""}
-    return f" Counted: {words.pop()}." if len(words) == 1 else ""
 
 
 def _rows(
@@ -169,78 +161,3 @@ def _by_scaling(
     chart = lines.properties(width=width, height=180, data=alt.NamedData("rows"))
     spec = finish(in_panels(chart, "arm", order, balanced(len(panels), 3)), {"rows": rows})
     return Figure(key, title, caption, spec, False, width + 70, wide=True, panels=len(panels))
-
-
-def heat_map(study: Study) -> Figure | None:
-    """Returns retrieval by depth (downwards) and length, a panel an arm and scaling; colours span 0..1 always."""
-    rows, panels = _cells(study)
-    if not rows:
-        return None
-    lengths = sorted({(row["length"], row["column"]) for row in rows})
-    order = [column for _, column in lengths]
-    depths = [depth for _, depth in sorted({(row["depth"], row["row"]) for row in rows})]
-    x = alt.X("column:N", sort=order, title="length, tokens", axis=alt.Axis(labelAngle=0, domain=False, ticks=False))
-    y = alt.Y("row:N", sort=depths, title="depth of the needle", axis=alt.Axis(domain=False, ticks=False))
-    legend = alt.Legend(title="share right", format="%", values=[0, 0.25, 0.5, 0.75, 1], gradientLength=220)
-    tint = alt.Color("value:Q", scale=alt.Scale(domain=[0, 1], scheme="viridis", clamp=True), legend=legend)
-    tips = tip(
-        ("arm:N", "arm", ""), ("label:N", "scaling", ""), ("length:Q", "tokens", ",d"), ("depth:Q", "depth", ".0%")
-    )
-    tips += tip(("value:Q", "share right", ".1%"), ("low:Q", "95% from", ".1%"), ("high:Q", "to", ".1%"))
-    tips += tip(("correct:Q", "right", ",d"), ("n:Q", "of", ",d"))
-    ink = alt.condition("datum.value > 0.6", alt.value("#10151b"), alt.value("#ffffff"))
-    base = on("cells")
-    cells = base.mark_rect(stroke="white", strokeWidth=1).encode(x, y, tint, tooltip=tips)
-    shares = base.mark_text(fontSize=11, dy=-5).encode(x, y, alt.Text("value:Q", format=".0%"), color=ink)
-    counts = base.mark_text(fontSize=9, dy=8).encode(x, y, alt.Text("count:N"), color=ink)
-    step = 58
-    chart = alt.layer(cells, shares, counts, data=alt.NamedData("cells"))
-    chart = chart.properties(width=step * len(order), height=34 * len(depths))
-    columns = balanced(len(panels), 760 // (step * len(order) + 60))
-    spec = finish(in_panels(chart, "panel", panels, columns), {"cells": rows})
-    left_out = f" Only the first {PANELS} panels are drawn." if len(panels) == PANELS else ""
-    caption = "Share of needles found by all seeds together; n: examples. Colours always span 0 to 100%."
-    caption += f"{_counted(study)}{left_out}"
-    width = step * len(order) + 60
-    return Figure("heat-map", "Retrieval by depth and length", caption, spec, False, width, True, len(panels))
-
-
-def _cells(study: Study) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns a row a cell, and the panels in order: by arm, and within it by scaling."""
-    groups: dict[tuple[str, str, float, float], list[Point]] = {}
-    for arm in study.arms:
-        for point in sorted(retrieval_points(arm, cells=True), key=lambda one: scaling_order(one.scaling)):
-            groups.setdefault((arm.name, point.scaling, point.length, point.depth), []).append(point)
-    drawn = list(dict.fromkeys((arm, scaling) for arm, scaling, _, _ in groups))[:PANELS]
-    several = len({scaling for _, scaling in drawn}) > 1
-    rows: list[dict[str, Any]] = []
-    for (name, scaling, length, depth), points in groups.items():
-        if (name, scaling) not in drawn:
-            continue
-        label = scaling_label([arm for arm in study.arms if arm.name == name], scaling)
-        one = pooled(points)
-        tokens = f"{length:g}" if math.isfinite(length) else "?"
-        rows.append(
-            {
-                "arm": name,
-                "label": label,
-                "panel": f"{name}, {label}" if several else name,
-                "length": length,
-                "depth": depth,
-                "column": f"{tokens} ({multiple(points[0].multiple)})",
-                "row": f"{100 * depth:.0f}%",
-                "value": one.mean,
-                "low": one.low,
-                "high": one.high,
-                "n": one.examples,
-                "count": f"n={one.examples}",
-                "correct": sum(point.correct for point in points),
-            }
-        )
-    return rows, list(dict.fromkeys(row["panel"] for row in rows))
-
-
-def balanced(panels: int, room: int) -> int:
-    """Returns how many panels stand in a row so that the rows are about equally full and none is longer than `room`."""
-    rows = math.ceil(panels / max(1, room))
-    return math.ceil(panels / rows)

@@ -85,7 +85,7 @@ def _comparison(arm: Arm, baseline: Arm, measure: str, differing: list[Mark]) ->
 
 
 def _shares(points: list[Point]) -> dict[int, tuple[float, float]]:
-    return {point.seed: (point.correct, point.examples) for point in points}
+    return {point.seed: point.worth for point in points}
 
 
 def _verdict(arm: Arm, baseline: Arm, measure: str, difference: Difference, differing: list[Mark]) -> tuple[str, str]:

@@ -3,14 +3,18 @@
 import math
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from report.reading import Arm, Run, Study, dig, mapping, number, objects, text
+from configs import tasks
+from report.reading import Arm, Run, Study, dig, items, mapping, number, objects, text
 from report.statistics import NOTHING, Estimate, over_seeds, wilson
 
 TRAINED = "trained"  # the evaluations' word for a run's own RoPE scaling, unchanged
 SCALINGS = (TRAINED, "none", "linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3", "longrope")
+NOUNS = {"mqar": "pairs", "mqar_gaps": "pairs", "variable_tracking": "hops"}
+NOUNS |= {"selective_copy": "tokens", "induction_repeat": "tokens"}
+FEW = tasks.FEW  # independent examples, below which cells cannot be ranked
 Number = Callable[[Run], float]
 
 
@@ -125,6 +129,16 @@ class Point:
     correct: float = math.nan
     examples: float = math.nan
     depth: float = math.nan
+    independent: float = math.nan  # how many independent examples they are worth: answers of one row are not
+    pairs: float = math.nan  # pairs, needles, hops or tokens a row
+    merged: tuple[float, ...] = ()  # other depths that this cell stands for
+
+    @property
+    def worth(self) -> tuple[float, float]:
+        """(correct, examples), counted as far as they are independent."""
+        if not self.independent < self.examples:
+            return self.correct, self.examples
+        return self.value * self.independent, self.independent
 
     @property
     def key(self) -> tuple[float, str]:
@@ -142,13 +156,23 @@ def loss_points(arm: Arm) -> list[Point]:
     return [point for point in points if math.isfinite(point.value) and point.multiple > 0]
 
 
-def retrieval_points(arm: Arm, cells: bool = False) -> list[Point]:
-    """Returns teacher-forced accuracies by length, or by length and depth (`cells`), of the arm's finished runs."""
+def retrieval_points(arm: Arm, cells: bool = False, *, measure: str = "accuracy", every: bool = False) -> list[Point]:
+    """Returns shares by length, or by length and depth (`cells`), of the arm's finished runs.
+
+    Args:
+        measure: accuracy (teacher-forced), exact_match or answers_found (both generated).
+        every: for every number of pairs that was asked; without, the run's own (its file's `pairs`).
+    """
     points = []
     for run in arm.done:
-        for raw in objects(run.evals.get("retrieval"), "cells" if cells else "by_length"):
-            share = wilson(number(raw.get("correct")), number(raw.get("examples")))
-            points.append(_point(arm, run, raw, share.mean, share.low, share.high))
+        evaluated = run.evals.get("retrieval")
+        headline = number(dig(evaluated, "pairs"))
+        for raw in objects(evaluated, "cells" if cells else "by_length"):
+            pairs = number(raw.get("pairs"))
+            if not every and math.isfinite(headline) and math.isfinite(pairs) and pairs != headline:
+                continue
+            counts = raw if measure == "accuracy" else mapping(raw.get(measure))
+            points.append(_share(arm, run, raw, counts))
     kept = [point for point in points if point.multiple > 0 and (not cells or math.isfinite(point.depth))]
     return [point for point in kept if math.isfinite(point.value)]
 
@@ -187,10 +211,32 @@ def _point(arm: Arm, run: Run, raw: dict[str, Any], value: float, low: float, hi
     return Point(arm.name, run.seed, length, multiple, scaling, value, low, high, *counts, number(raw.get("depth")))
 
 
+def _share(arm: Arm, run: Run, raw: dict[str, Any], counts: dict[str, Any]) -> Point:
+    correct, examples = number(counts.get("correct")), number(counts.get("examples"))
+    independent = number(counts.get("independent"))
+    independent = min(independent, examples) if 0 < independent < math.inf else examples
+    share = _clustered(correct, examples, independent)
+    point = _point(arm, run, raw, share.mean, share.low, share.high)
+    merged = tuple(number(depth) for depth in items(raw, "merged"))
+    pairs = number(raw.get("pairs"))
+    return replace(point, correct=correct, examples=examples, independent=independent, pairs=pairs, merged=merged)
+
+
+def _clustered(correct: float, examples: float, independent: float) -> Estimate:
+    """Returns the share with Wilson's interval for as many examples as are independent."""
+    share = wilson(correct, examples)
+    if not math.isfinite(share.mean) or not independent < examples:
+        return share
+    ends = wilson(independent * share.mean, independent)
+    return replace(share, low=ends.low, high=ends.high) if math.isfinite(ends.mean) else share
+
+
 def pooled(points: Iterable[Point]) -> Estimate:
-    """Returns the share over all examples of all seeds with Wilson's interval."""
+    """Returns the share over all examples of all seeds with Wilson's interval for those that are independent."""
     points = list(points)
-    share = wilson(sum(point.correct for point in points), sum(point.examples for point in points))
+    correct, examples = sum(point.correct for point in points), sum(point.examples for point in points)
+    worth = (point.independent if math.isfinite(point.independent) else point.examples for point in points)
+    share = _clustered(correct, examples, sum(worth))
     seeds = len({point.seed for point in points})
     return Estimate(share.mean, share.low, share.high, seeds, "examples", share.examples) if seeds else NOTHING
 
@@ -229,6 +275,19 @@ def retrieval_lengths(study: Study) -> list[float]:
     """Returns the lengths at which some arm's own setting was asked to retrieve, rising."""
     points = [point for arm in study.arms for point in retrieval_points(arm) if point.scaling == TRAINED]
     return sorted({point.length for point in points if math.isfinite(point.length)})
+
+
+def counted(study: Study) -> str:
+    """Returns a sentence on which answers retrieval counted, where the evaluations agree on it."""
+    found = {text(dig(run.evals.get("retrieval"), "settings", "counted")) for arm in study.arms for run in arm.done}
+    words = found - {""}
+    return f" Counted: {words.pop()}." if len(words) == 1 else ""
+
+
+def noun(study: Study) -> str:
+    """Returns what the study's retrieval task holds a number of: pairs, hops, tokens or needles."""
+    found = {text(dig(run.evals.get("retrieval"), "task")) for arm in study.arms for run in arm.done} - {""}
+    return NOUNS.get(next(iter(found)), "needles") if len(found) == 1 else "needles"
 
 
 def has_scalings(study: Study) -> bool:

@@ -57,9 +57,29 @@ def test_cells_say_when_they_are_too_small_to_rank():
 
 
 def test_records_are_every_answer():
-    forced = cells.Answers(np.array([0.0, 1.0]), np.array([True, False]), np.array([0.5, 2.0]), np.array([4, 5]))
-    generated = cells.Answers(np.array([1.0]), np.array([True]), None, np.array([5]))
+    told = np.array(["12", "34"], object)
+    forced = cells.Answers(
+        np.array([0.0, 1.0]), np.array([True, False]), np.array([0.5, 2.0]), np.array([4, 5]), reference=told
+    )
+    generated = cells.Answers(
+        np.array([1.0]), np.array([False]), None, np.array([5]), np.array([True]), told[1:], np.array(["a 34"], object)
+    )
     found = list(cells.records(forced, generated))
-    assert found[1] == {"answer": "teacher_forced", "row": 5, "depth": 1.0, "correct": False, "loss": 2.0}
-    assert found[2] == {"answer": "generated", "row": 5, "depth": 1.0, "correct": True, "loss": None}
+    shared = {"row": 5, "depth": 1.0, "correct": False, "reference": "34"}
+    assert found[1] == {"answer": "teacher_forced", **shared, "loss": 2.0, "found": None, "said": None}
+    assert found[2] == {"answer": "generated", **shared, "loss": None, "found": True, "said": "a 34"}
     assert len(found) == 3
+
+
+def test_the_share_of_answers_found_is_counted_beside_what_stands_at_its_place():
+    row, right = np.array([0, 0, 1, 1]), np.array([True, False, False, False])
+    given = cells.Answers(np.zeros(4), right, None, row, found=np.array([True, True, True, False]))
+    whole = cells.overall(given, given)
+    assert whole["exact_match"]["correct"] == 1 and whole["answers_found"]["correct"] == 3
+    assert whole["answers_found"]["rows"]["correct"] == 1 and whole["exact_match"]["rows"]["correct"] == 0
+
+
+def test_depths_that_a_short_row_cannot_tell_apart_are_one_cell_that_says_so():
+    forced = cells.Answers(np.array([0.0, 1.0]), np.array([True, False]))
+    first, last = cells.by_depth(forced, None, np.linspace(0, 1, 3), {0: [0.5]})
+    assert first["merged"] == [0.5] and "merged" not in last

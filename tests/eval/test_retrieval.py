@@ -227,7 +227,8 @@ def test_answers_of_several_lengths_share_one_batch(make, monkeypatch):
 
     monkeypatch.setattr(scoring, "answer", answer)
     run = make(data__length=150)
-    found = retrieval._generated(run, retrieval._lengths(run.config)[0], rows)
+    found, _, said = retrieval._generated(run, retrieval._lengths(run.config)[0], rows)
+    assert said.tolist() == ["\x05\x06", "\x0ec\x00"]  # as many tokens as each row's own answers have
     assert found[0, 0] and found[1].tolist() == [True, False]
     assert seen["mask"].tolist() == [[0, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
     assert seen["prompts"][0, 1:].tolist() == [1, 2, 3, 4] and seen["prompts"][1, 2:].tolist() == [11, 12, 13]
@@ -266,13 +267,16 @@ def test_every_task_is_asked_by_its_name(make, knower, name):
     answers = {"niah_multivalue": 4, "niah_multiquery": 4, "variable_tracking": 5, "mqar_gaps": 4, "selective_copy": 4}
     bare = name in ("mqar_gaps", "selective_copy")  # a row asks at all depths
     for entry in found["by_length"]:
-        assert entry["examples"] == entry["correct"] == answers.get(name, 1) * 3 * (1 if bare else 4)
+        # Where a needle's neighbours are long, four depths are fewer places, and the same row counts once.
+        few = name == "niah_multikey_3"
+        assert entry["examples"] == entry["correct"]
+        assert entry["examples"] == answers.get(name, 1) * 3 * (1 if bare else 4) or few
+        assert entry["answers_found"]["accuracy"] == 1.0
         asked = 3 if name == "mqar_gaps" else entry["examples"]  # the last question of each row
         assert entry["exact_match"]["correct"] == entry["exact_match"]["examples"] == asked
         here = [cell for cell in found["cells"] if cell["length"] == entry["length"]]
         assert sum(cell["examples"] for cell in here) == entry["examples"]
-        # Where a needle's neighbours are long, four depths are fewer places.
-        assert len(here) == 4 or bare or name == "niah_multikey_3"
+        assert len(here) == 4 or bare or few
     assert {cell["pairs"] for cell in found["cells"]} == {1 if answers.get(name, 1) == 1 and name != "niah_multikey_1"
                                                           and name != "induction_repeat" else 4}  # fmt: skip
 
@@ -328,3 +332,95 @@ def test_a_real_model_is_asked_for_needles(make):
     run = make(data__length=63, eval__retrieval__task="mqar_gaps", eval__multiples=(1,), eval__retrieval__examples=6)
     (entry,) = evaluated(run)["by_length"]
     assert entry["examples"] == 24 and entry["exact_match"]["examples"] == 6 and entry["loss"] > 0
+
+
+def test_a_number_of_pairs_is_a_dimension_of_the_grid(recall_run, monkeypatch):
+    """An oracle that knows four pairs at most: each number of pairs has its own cells, and the headline the run's."""
+
+    def score(model, params, batch):
+        many = [len(set(row[: row.tolist().index(row[0], 1)][::2].tolist())) for row in batch["tokens"]]
+        knows = (np.array(many) <= 4)[:, None]
+        return np.zeros(batch["targets"].shape), np.where(knows, batch["targets"], -1)
+
+    monkeypatch.setattr(scoring, "score", score)
+    setting = {"eval__multiples": (1, 2), "eval__lengths": (40, 30), "eval__retrieval__generate": False}
+    found = evaluated(recall_run(**setting, eval__retrieval__needles=(8, 2, 4), data__mqar__vocab_size=64))
+    told = [(e["length"], e["pairs"], e["accuracy"]) for e in found["by_length"]]
+    assert told == [(15, 2, 1.0), (15, 4, 1.0), (15, 8, None), (30, 2, 1.0), (30, 4, 1.0), (30, 8, None),
+                    (40, 2, 1.0), (40, 4, 1.0), (40, 8, 0.0)]  # fmt: skip
+    assert found["by_length"][2]["reason"] == "8 pairs and their questions take 31 tokens"
+    assert found["by_length"][-1]["multiple"] == 40 / 15
+    assert found["pairs"] == 4 and found["accuracy"] == 1.0
+    assert {(c["length"], c["pairs"], c["accuracy"]) for c in found["cells"]} == {t for t in told if t[2] is not None}
+    lengths = found["effective_length"]["by_pairs"]
+    assert [lengths[n]["accuracy"]["trained"]["length"] for n in "248"] == [40, 40, 0]
+    assert found["effective_length"]["accuracy"] == lengths["4"]["accuracy"]
+    assert {record["pairs"] for record in found["records"]} == {2, 4, 8}
+
+
+@pytest.mark.parametrize("name, answers", [("niah_multikey_1", (1, 1)), ("variable_tracking", (3, 6))])
+def test_a_number_of_needles_is_what_a_row_holds(make, knower, name, answers):
+    setting = {"data__length": 127, "data__retrieval__form": "short", "eval__retrieval__depths": 2}
+    setting |= {"eval__multiples": (1,), "eval__retrieval__examples": 2, "eval__retrieval__needles": (2, 5)}
+    found = evaluated(make(**setting, eval__retrieval__task=name))
+    assert [(e["pairs"], e["examples"] // 4, e["accuracy"]) for e in found["by_length"]] == [
+        (2, answers[0], 1.0), (5, answers[1], 1.0)
+    ]  # fmt: skip
+    assert found["pairs"] == 5  # the run's own number, 4, was not asked
+
+
+def test_one_row_asked_at_several_depths_counts_once(make, knower):
+    """The shortest row there is has one place for its needle, whatever the depth."""
+    short = {"data__retrieval__form": "short", "eval__multiples": (1, 4), "eval__retrieval__depths": 5}
+    needed = retrieval.make(make(**short), "passkey").shortest() - 1
+    found = evaluated(make(**short, data__length=needed, eval__retrieval__examples=6, eval__retrieval__task="passkey"))
+    shortest, longer = found["by_length"]
+    assert shortest["examples"] == shortest["exact_match"]["examples"] == 6 and longer["examples"] == 30
+    (cell,) = [cell for cell in found["cells"] if cell["length"] == needed]
+    assert cell["depth"] == 0 and cell["merged"] == [0.25, 0.5, 0.75, 1.0] and cell["examples"] == 6
+    assert not any("merged" in cell for cell in found["cells"] if cell["length"] > needed)
+
+
+@pytest.mark.parametrize("text, held", [
+    ("12,345", True), (" 12.", True), ("12", True), ("312", False), ("123", False), ("a12", False), ("1 2", False)
+])  # fmt: skip
+def test_an_answer_is_found_as_a_whole(text, held):
+    assert retrieval.holds(text, "12") is held
+    assert retrieval.holds("Value: ABC-d.", "abc-D")
+
+
+def test_answers_in_another_order_are_found_but_not_at_their_place(make, knower, monkeypatch):
+    """Generation that gives one answer of two twice, and the right ones the wrong way round."""
+    right = scoring.answer
+
+    def answer(model, params, prompts, max_new, mask_BT=None):
+        given = right(model, params, prompts, max_new, mask_BT)
+        texts = [bytes(row.tolist()).decode().split(",") for row in given]
+        swapped = [",".join(reversed(text) if row % 2 else [text[0]] * len(text)) for row, text in enumerate(texts)]
+        return np.array([list(text.encode()) for text in swapped])
+
+    monkeypatch.setattr(scoring, "answer", answer)
+    setting = {"data__length": 127, "data__retrieval__form": "short", "data__retrieval__needles": 2}
+    setting |= {"eval__retrieval__depths": 1, "eval__retrieval__examples": 8, "eval__multiples": (1,)}
+    (entry,) = evaluated(make(**setting, eval__retrieval__task="niah_multiquery"))["by_length"]
+    assert entry["accuracy"] == 1.0 and entry["examples"] == 16
+    # Even rows: the first at its place, the other nowhere. Odd rows: both found, none at its place.
+    assert entry["exact_match"]["correct"] == 4 and entry["exact_match"]["rows"]["correct"] == 0
+    assert entry["answers_found"]["correct"] == 4 + 8 and entry["answers_found"]["rows"]["correct"] == 4
+
+
+def test_tokens_beyond_the_answer_may_hold_it(recall_run, monkeypatch):
+    asked = []
+
+    def answer(model, params, prompts, max_new, **_):
+        asked.append(max_new)
+        return np.concatenate([np.full((len(prompts), max_new - 1), 1), recalled(prompts, 4)], axis=1)
+
+    monkeypatch.setattr(scoring, "answer", answer)
+    found = evaluated(recall_run(eval__retrieval__extra_tokens=2, eval__multiples=(1,)))["by_length"][0]
+    assert set(asked) == {3} and found["exact_match"]["correct"] == 0 and found["answers_found"]["accuracy"] == 1.0
+    learned = recall_run(eval__retrieval__extra_tokens=9, eval__multiples=(1,), model__position__kind="learned")
+    asked.clear()
+    evaluated(learned)
+    # The prompt of 15 tokens fills the table, and the last new token is never read.
+    assert set(asked) == {1}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 from scipy.signal import lfilter
 
 from eval import stats
@@ -77,3 +78,48 @@ def test_too_little_to_resample():
 
 def test_equal_losses_have_no_spread():
     assert stats.block_bootstrap(np.full(40, 6.0), np.full(40, 3.0)) == pytest.approx([2, 2])
+
+
+def test_a_share_of_whole_examples_has_scipys_wilson_interval():
+    for correct, examples in ((0, 7), (3, 7), (7, 7), (48, 50), (311, 700)):
+        assert stats.score_interval(correct / examples, examples) == pytest.approx(stats.wilson(correct, examples))
+    assert stats.score_interval(0.0, 0.0) == [0.0, 1.0]
+
+
+def clustered(generator, rows: int, size: int, share: float, alike: float) -> tuple[np.ndarray, np.ndarray]:
+    """Answers of rows that have one result with probability `alike`, else each its own."""
+    own = generator.random((rows, size)) < share
+    whole = np.where(generator.random((rows, 1)) < alike, own[:, :1], own)
+    return whole.ravel(), np.repeat(np.arange(rows), size)
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_intervals_cover_where_the_answers_of_a_row_stand_or_fall_together(alike: float, share: float):
+    generator, inside, naive, trials = np.random.default_rng(0), 0, 0, 600
+    for _ in range(trials):
+        correct, row = clustered(generator, 60, 4, share, alike)
+        low, high = stats.score_interval(correct.mean(), stats.independent(correct, row))
+        inside += low <= share <= high
+        low, high = stats.wilson(correct.sum(), len(correct))
+        naive += low <= share <= high
+    assert 0.925 < inside / trials < 0.985
+    assert alike == 0 or naive / trials < 0.92  # what counting every answer would claim
+
+
+def test_independent_answers_are_those_of_a_bootstrap_over_rows():
+    """scipy resamples the rows; the interval of so many independent answers is as wide."""
+    correct, row = clustered(np.random.default_rng(1), 200, 4, 0.6, 0.5)
+    shares = correct.reshape(200, 4).mean(axis=1)
+    found = scipy.stats.bootstrap((shares,), np.mean, n_resamples=4000, method="percentile", rng=0).confidence_interval
+    low, high = stats.score_interval(correct.mean(), stats.independent(correct, row))
+    assert (low, high) == pytest.approx(found, abs=0.006)
+    assert high - low > 1.15 * np.diff(stats.wilson(correct.sum(), 800))[0]
+
+
+def test_answers_that_are_all_alike_count_a_row_each():
+    row = np.repeat(np.arange(10), 4)
+    assert stats.independent(np.ones(40, bool), row) == stats.independent(np.zeros(40, bool), row) == 10
+    assert stats.independent(np.ones(40, bool)) == stats.independent(np.arange(40) % 3 == 0, np.arange(40)) == 40
+    assert stats.independent(np.zeros(0, bool), np.zeros(0, int)) == 0
+    assert stats.independent(np.tile([True, False], 20), row) == 40  # rows that agree exactly: answers count

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from report import theme
-from report.charts_lengths import balanced
+from report.charts_grid import balanced
 from report.figures import cut, dashes, domain, fit
 
 
