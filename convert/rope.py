@@ -110,9 +110,6 @@ class Rope:
                     table[key] = list(value) if isinstance(value, tuple) else value
             if kind in WITH_ORIGINAL:
                 table[ORIGINAL] = rope.scaling.original_length
-            if kind == "longrope":
-                # Phi-3's config class has it on top too, with a default that would count before the table's.
-                theirs[ORIGINAL] = rope.scaling.original_length
         theirs["rope_parameters"] = {
             "rope_type": "default",
             **table,

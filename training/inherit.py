@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 from configs import fields
 from configs.errors import ConfigError
+from configs.positions import kinds_of
 from training import run as runs
 from training import step
 from training.checkpoint import Checkpoints, flat, newest
@@ -106,5 +107,17 @@ def parameters(config: ConfigDict, shapes: step.Abstract) -> Any:
 
 def told(config: ConfigDict) -> Iterator[str]:
     """Yields a line for each field of the model in which this run goes on otherwise than its parameters were made."""
-    for name, theirs, ours in differences(config, runs.load_config(config.init_from)):
-        yield f"init_from: {name} was {theirs!r}, is now {ours!r}"
+    there = runs.load_config(config.init_from)
+    for name, theirs, ours in differences(config, there):
+        if not (_idle(config, name) and _idle(there, name)):
+            yield f"init_from: {name} was {theirs!r}, is now {ours!r}"
+
+
+def _idle(config: ConfigDict, name: str) -> bool:
+    """Tells whether nothing in a model reads a field that resolves to the data's length."""
+    position = config.model.position
+    return {
+        "model.position.max_length": "learned" not in kinds_of(config),
+        "model.position.temperature.length": position.temperature.kind == "none",
+        "model.position.rope.scaling.original_length": position.rope.scaling.kind == "none",
+    }.get(name, False)

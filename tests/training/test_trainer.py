@@ -193,8 +193,12 @@ def test_a_run_starts_from_anothers_parameters(tiny, tmp_path, capsys) -> None:
     first, second = parameters(tmp_path / "first"), parameters(tmp_path / "second")
     assert all(np.allclose(second[name], first[name], atol=1e-7) for name in first)
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("init_from: ")]
-    assert "init_from: model.position.rope.scaling.kind was 'none', is now 'linear'" in told
-    assert "init_from: model.position.rope.scaling.original_length was 16, is now 32" in told
+    scaling_now = "init_from: model.position.rope.scaling."
+    assert told == [
+        f"{scaling_now}factor was 1.0, is now 2.0",
+        f"{scaling_now}kind was 'none', is now 'linear'",
+        f"{scaling_now}original_length was 16, is now 32",
+    ]
     # Its own config.json is a config like any other.
     again = cli.load(tmp_path / "first", {"init_from": source, "budget.amount": 1.0})
     trainer.train(again, tmp_path / "third", quiet=True)
