@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from configs.errors import UserError
 from convert import heads
 from models.initial import abstract
-from tests.models.common import HASTE, build, tiny, tokens
+from tests.models.common import build, tiny, tokens
 from training.checkpoint import flat, unflat
 
 IDS = tokens(2, 6)
@@ -34,7 +34,7 @@ def made(**changes: Any) -> tuple[ConfigDict, dict[str, np.ndarray]]:
 
 def logits(config: ConfigDict, params: dict[str, np.ndarray]) -> np.ndarray:
     graphdef, shapes = abstract(config)
-    forward = jax.jit(lambda params: nnx.merge(graphdef, params)(IDS), compiler_options=HASTE)
+    forward = jax.jit(lambda params: nnx.merge(graphdef, params)(IDS))
     return np.asarray(forward(unflat(params, shapes)))
 
 
@@ -121,7 +121,7 @@ def test_nothing_of_a_masked_head_reaches_the_output() -> None:
     config, params = made(**PLAIN)
     masked = heads.masked(config, params, [(0, 1), (1, 1)])
     graphdef, shapes = abstract(config)
-    forward = jax.jit(lambda params: nnx.merge(graphdef, params)(IDS), compiler_options=HASTE)
+    forward = jax.jit(lambda params: nnx.merge(graphdef, params)(IDS))
 
     def run(head: int | None) -> np.ndarray:
         changed = dict(masked)

@@ -17,7 +17,6 @@ from convert.writing import write_run
 from data import tokenizers
 from eval import generate as command
 from models import initialise
-from tests.models.common import HASTE
 from training import run as runs
 
 VOCAB, LENGTH = 40, 7
@@ -68,7 +67,7 @@ def alone(run: runs.Run, ids: np.ndarray, new: int) -> tuple[np.ndarray, list[in
 
     What stands behind a token does not reach it, so one length serves every row.
     """
-    model = jax.jit(lambda row: nnx.merge(run.graphdef, run.params)(row)[0], compiler_options=HASTE)
+    model = jax.jit(lambda row: nnx.merge(run.graphdef, run.params)(row)[0])
     row, end = np.zeros((1, 10), np.int32), len(ids)
     row[0, :end] = ids
     for at in range(end, end + new):

@@ -13,9 +13,6 @@ import models
 from configs import base, fields, validate
 from models import pattern
 
-# Tests compile many programs and run each of them once.
-HASTE = {"xla_backend_optimization_level": 0}
-
 GPT2 = {
     "mlp": "gelu",
     "norm": "layernorm",
@@ -56,11 +53,9 @@ def build(config: ConfigDict, seed: int = 0, *, noisy: bool = True) -> models.Tr
 
 
 def run(model: models.Transformer, *args: Any, **kwargs: Any) -> Any:
-    """Calls a model under jit, compiled in haste."""
+    """Calls a model under jit."""
     graphdef, params = nnx.split(model)
-    function = jax.jit(
-        lambda params, args, kwargs: nnx.merge(graphdef, params)(*args, **kwargs), compiler_options=HASTE
-    )
+    function = jax.jit(lambda params, args, kwargs: nnx.merge(graphdef, params)(*args, **kwargs))
     return function(params, args, kwargs)
 
 

@@ -12,7 +12,7 @@ import models
 from configs.errors import UserError
 from models import decode
 from models.kv_cache import KVCache
-from tests.models.common import HASTE, build, close, run, tiny, tokens
+from tests.models.common import build, close, run, tiny, tokens
 
 ROPE = [
     dict(position__rope__scaling__kind=kind, position__rope__scaling__factor=4.0)
@@ -72,9 +72,7 @@ def greedy_by_forward(model: models.Transformer, ids: np.ndarray, new: int) -> n
     length = len(ids) + new
     graphdef, params = nnx.split(model)
     places = jnp.arange(length)[None]
-    forward = jax.jit(
-        lambda ids, segments: nnx.merge(graphdef, params)(ids, places * segments, segments), compiler_options=HASTE
-    )
+    forward = jax.jit(lambda ids, segments: nnx.merge(graphdef, params)(ids, places * segments, segments))
     row = np.zeros((1, length), np.int32)
     row[0, : len(ids)] = ids
     for t in range(len(ids), length):

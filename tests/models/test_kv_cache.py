@@ -12,7 +12,7 @@ from flax import nnx
 
 from models import decode, kernels
 from models.kv_cache import KVCache, Layout
-from tests.models.common import HASTE, build, close, numpy_logits, tiny, tokens
+from tests.models.common import build, close, numpy_logits, tiny, tokens
 
 WINDOWS = (3, None, 5)
 
@@ -145,7 +145,7 @@ def test_a_model_in_any_pieces_is_the_forward_over_what_is_stored(storage: str) 
     def read(params: Any, cache: KVCache, *args: Any) -> tuple[jax.Array, KVCache]:
         return nnx.merge(graphdef, params)(*args, cache=cache)
 
-    pieces = jax.jit(read, compiler_options=HASTE)
+    pieces = jax.jit(read)
     cache, found = model.cache(2, 11), []
     for start, size in ((0, 3), (3, 4), (7, 1), (8, 1), (9, 1), (10, 1)):
         part = (x[:, start : start + size] for x in (ids, places, segments))

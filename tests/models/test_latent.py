@@ -16,7 +16,7 @@ from models.kv_cache import KVCache
 from models.latent import LatentAttention
 from models.positions import build as build_scheme
 from models.positions import stretched
-from tests.models.common import HASTE, as_dict, build, close, run, tiny, tokens
+from tests.models.common import as_dict, build, close, run, tiny, tokens
 from tests.models.test_decode import in_pieces
 from tests.models.test_layout import loss_and_gradient
 
@@ -119,7 +119,7 @@ def test_equals_the_definition(case: str) -> None:
     config = tiny(**MLA, **CASES[case])
     attention = layer(config)
     x = np.random.default_rng(0).standard_normal((2, 9, 16))
-    found = jax.jit(lambda x: call(config, attention, x), compiler_options=HASTE)(jnp.asarray(x, jnp.float32))
+    found = jax.jit(lambda x: call(config, attention, x))(jnp.asarray(x, jnp.float32))
     params = {name: np.asarray(leaf, np.float64) for name, leaf in as_dict(nnx.state(attention)).items()}
     wanted = np.stack([definition(config, params, row) for row in x])
     assert np.abs(wanted).max() > 0.1
@@ -132,7 +132,7 @@ def test_causal_by_gradient() -> None:
     attention = layer(config)
     x = jnp.asarray(np.random.default_rng(0).standard_normal((9, 16)), jnp.float32)
     jacobian = jax.jacrev(lambda x: call(config, attention, x[None])[0].sum(-1))
-    reach = np.abs(jax.jit(jacobian, compiler_options=HASTE)(x)).max(-1)
+    reach = np.abs(jax.jit(jacobian)(x)).max(-1)
     assert (np.triu(reach, 1) == 0).all() and (reach[np.tril_indices(9)] > 0).all()
 
 
@@ -250,7 +250,7 @@ def test_a_scaling_as_arguments_keeps_its_factor_on_scores() -> None:
         stretched.apply(merged, frequencies)
         return merged(ids)
 
-    close(jax.jit(logits, compiler_options=HASTE)(frequencies), run(model, ids), 2e-5)
+    close(jax.jit(logits)(frequencies), run(model, ids), 2e-5)
 
 
 def test_figures_of_deepseek_v2() -> None:

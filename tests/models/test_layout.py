@@ -12,7 +12,7 @@ import models
 from models import pattern
 from models.initial import seed_key
 from models.transformer import Transformer
-from tests.models.common import HASTE, as_dict, build, close, run, tiny, tokens
+from tests.models.common import as_dict, build, close, run, tiny, tokens
 
 
 def loss_and_gradient(model: models.Transformer, **kwargs: Any) -> tuple[jax.Array, Any]:
@@ -22,7 +22,7 @@ def loss_and_gradient(model: models.Transformer, **kwargs: Any) -> tuple[jax.Arr
         logits = nnx.merge(graphdef, params)(tokens(2, 9), **kwargs)
         return jnp.sum(jax.nn.log_softmax(logits)[..., 5])
 
-    value, gradient = jax.jit(jax.value_and_grad(loss), compiler_options=HASTE)(params)
+    value, gradient = jax.jit(jax.value_and_grad(loss))(params)
     return value, as_dict(gradient)
 
 

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from models import kernels
-from tests.models.common import HASTE, normal
+from tests.models.common import normal
 
 KERNELS = ["reference", "blocked", "xla"]
 
@@ -19,7 +19,7 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, **options: Any) -> jax.Arra
     """`attend`, compiled in haste: op by op it would be slower still."""
     function = functools.partial(kernels.attend, **options)
     traced = isinstance(q, jax.core.Tracer) or isinstance(k, jax.core.Tracer)
-    return function(q, k, v) if traced else jax.jit(function, compiler_options=HASTE)(q, k, v)
+    return function(q, k, v) if traced else jax.jit(function)(q, k, v)
 
 
 def draw(*shape: int, seed: int = 0) -> jax.Array:
@@ -34,7 +34,7 @@ def test_causal_by_gradient(kernel: str) -> None:
     def at(t: int, k: Any, v: Any) -> Any:
         return jnp.sum(attend(q, k, v, kernel=kernel)[0, t])
 
-    gradient = jax.jit(jax.grad(at, (1, 2)), static_argnums=0, compiler_options=HASTE)
+    gradient = jax.jit(jax.grad(at, (1, 2)), static_argnums=0)
     for t in (1, 63, 64):
         for d in gradient(t, k, v):
             assert not np.asarray(d)[0, t + 1 :].any() and np.asarray(d)[0, : t + 1].any()
@@ -62,7 +62,7 @@ def test_fully_masked_rows_are_zero_with_finite_gradients(kernel: str) -> None:
         out = attend(q, k, v, q_segments=segments, kv_segments=segments, kernel=kernel)
         return jnp.sum(out**2), out
 
-    gradients, out = jax.jit(jax.grad(total, (0, 1, 2), has_aux=True), compiler_options=HASTE)(q, k, v)
+    gradients, out = jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))(q, k, v)
     assert not np.asarray(out)[0, :2].any() and np.asarray(out)[0, 2:].all()
     assert all(np.isfinite(d).all() for d in gradients)
     assert all(not np.asarray(d)[0, :2].any() for d in gradients)
@@ -128,7 +128,7 @@ def test_bias_of_a_module_inside_a_scan_over_layers(wrap: Any) -> None:
 
         return jnp.sum(jax.lax.scan(layer, q, jnp.asarray([0.5, 0.7]))[0] ** 2)
 
-    gradient = jax.jit(jax.grad(loss), static_argnums=1, compiler_options=HASTE)
+    gradient = jax.jit(jax.grad(loss), static_argnums=1)
     found, wanted = (jax.tree.leaves(gradient(params, kernel))[0] for kernel in ("blocked", "reference"))
     assert np.abs(wanted).min() > 1e-3
     np.testing.assert_allclose(found, wanted, rtol=1e-4)

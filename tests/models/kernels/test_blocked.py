@@ -14,7 +14,7 @@ from models.kernels import passes
 from models.kernels.block import Job
 from models.kernels.blocked import blocked
 from models.kernels.masks import Masking
-from tests.models.common import HASTE, normal
+from tests.models.common import normal
 from tests.models.kernels.oracle import Case
 
 
@@ -27,7 +27,7 @@ def gradient(length: int, block: int | None = None, *, window: int | None = None
         return jnp.sum(blocked(q, k, v, masking, bias=None, soft_cap=None, scale=1.0, block=block) ** 2)
 
     shape = jax.ShapeDtypeStruct((1, length, 2, 8), jnp.float32)
-    return jax.jit(jax.grad(loss, (0, 1, 2)), compiler_options=HASTE), (shape, shape, shape)
+    return jax.jit(jax.grad(loss, (0, 1, 2))), (shape, shape, shape)
 
 
 def temporary(length: int) -> int:
@@ -105,7 +105,7 @@ def test_blocks_that_segments_hide_are_skipped() -> None:
     q, k, v = (normal((1, length, 1, 4), seed) for seed in range(3))
     v = v.at[:, :32].set(jnp.nan)
     function = functools.partial(blocked, masking=masking, bias=None, soft_cap=None, scale=1.0, block=16)
-    out = jax.jit(function, compiler_options=HASTE)(q, k, v)
+    out = jax.jit(function)(q, k, v)
     assert np.isnan(out[:, :32]).all() and np.isfinite(out[:, 32:]).all()
 
 

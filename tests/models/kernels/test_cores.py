@@ -13,7 +13,6 @@ from models.kernels.blocked import blocked
 from models.kernels.masks import Masking
 from models.kernels.reference import reference
 from models.kernels.xla import xla
-from tests.models.common import HASTE
 from tests.models.kernels import oracle
 from tests.models.kernels.oracle import CASES, Case
 
@@ -41,7 +40,7 @@ def run(core: Callable[..., jax.Array], case: Case, arrays: dict[str, np.ndarray
         return out, *pull(d_out)
 
     given = [jnp.asarray(arrays[name], jnp.float32 if name in ("slope", "sinks") else dtype) for name in arrays]
-    return oracle.Result(*jax.jit(both, compiler_options=HASTE)(*given))
+    return oracle.Result(*jax.jit(both)(*given))
 
 
 @pytest.mark.parametrize("core", CORES)
@@ -84,7 +83,7 @@ def test_softmax_is_float32_where_bfloat16_ties(core: str) -> None:
     k = jnp.asarray([[[[16.0, 0.0]], [[16.0, 1.0]]]], jnp.bfloat16)
     v = jnp.asarray([[[[0.0, 0.0]], [[1.0, 0.0]]]], jnp.bfloat16)
     function = functools.partial(CORES[core], masking=Masking(1, 2), bias=None, soft_cap=None, scale=1.0)
-    out = jax.jit(function, compiler_options=HASTE)(q, k, v)
+    out = jax.jit(function)(q, k, v)
     np.testing.assert_allclose(np.asarray(out, np.float32)[0, 0, 0], [np.e / (1 + np.e), 0], rtol=2**-8)
 
 
@@ -95,7 +94,7 @@ def test_bias_cannot_raise_the_dead(core: str) -> None:
     case = oracle.packed((4, 4))
     arrays = case.arrays()
 
-    @functools.partial(jax.jit, compiler_options=HASTE)
+    @jax.jit
     def attend(lift: float, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         def bias(q_places: jax.Array, kv_places: jax.Array) -> jax.Array:
             after = kv_places[:, None, None, :] > q_places[:, None, :, None]

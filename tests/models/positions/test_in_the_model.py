@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 import models
 from configs import validate
 from models import counting
-from tests.models.common import HASTE, as_dict, build, run, tiny, tokens
+from tests.models.common import as_dict, build, run, tiny, tokens
 
 LONGROPE = dict(
     position__rope__scaling__kind="longrope",
@@ -72,10 +72,10 @@ def test_decoding_token_by_token_equals_the_forward(case: str) -> None:
     segments = jnp.ones((2, 11), jnp.int32).at[1, :3].set(0)
     places = jnp.maximum(jnp.cumsum(segments, axis=1) - 1, 0)
     graphdef, params = nnx.split(model)
-    forward = jax.jit(lambda *args: nnx.merge(graphdef, params)(*args), compiler_options=HASTE)
+    forward = jax.jit(lambda *args: nnx.merge(graphdef, params)(*args))
     got, cache = run(model, ids[:, :5], places[:, :5], segments[:, :5], cache=model.cache(2, 11))
     parts = [got]
-    step = jax.jit(lambda token, cache: nnx.merge(graphdef, params)(token, cache=cache), compiler_options=HASTE)
+    step = jax.jit(lambda token, cache: nnx.merge(graphdef, params)(token, cache=cache))
     for t in range(5, 11):
         got, cache = step(ids[:, t : t + 1], cache)
         parts.append(got)
