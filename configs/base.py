@@ -16,6 +16,7 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.name = ""  # a label for reports
     config.seed = 0  # fixes initialisation, data order and dropout; any whole number in 0 .. 2**63 - 1
+    config.tracker = "none"  # none, or wandb: metrics also go to Weights & Biases, set up by its own WANDB_* variables
     config.init_from = ""  # a run directory whose parameters start this run (in sweeps "arm:NAME"); empty: random
     config.model = _model()
     config.data = _data()
@@ -28,7 +29,7 @@ def get_config() -> ConfigDict:
     config.checkpoint.keep = 2  # how many of the last checkpoints stay; the best by validation loss stays beside them
     config.log = ConfigDict()
     config.log.every_steps = 10  # steps between lines of metrics.jsonl
-    config.log.tensorboard = True  # also write TensorBoard event files to WORKDIR/tensorboard
+    config.log.tensorboard = True  # also write TensorBoard event files, with the config, to WORKDIR/tensorboard
     config.eval = _eval()
     return config
 

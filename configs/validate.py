@@ -18,6 +18,7 @@ from configs.tasks import uses
 __all__ = ["ConfigError", "UserError", "check", "from_dict", "problems", "resolve", "rotary_dim", "to_dict", "uses"]
 
 CHOICES: dict[str, tuple[str, ...]] = {
+    "tracker": ("none", "wandb"),
     "model.mlp": ("swiglu", "gelu", "gelu_exact", "relu2", "relu"),
     "model.norm": ("rmsnorm", "layernorm"),
     "model.residual": ("serial", "parallel"),

@@ -1,52 +1,50 @@
-"""What a run says while it trains: metrics.jsonl, TensorBoard, and a live bar or plain lines."""
+"""What a run says while it trains: metrics.jsonl, the trackers, and a live bar or plain lines."""
 
 import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from tensorboardX import SummaryWriter
 
 from training.files import finite, read_lines, write_text
+from training.trackers import Tracker
 
 
 class MetricsLog:
-    """Appends one JSON object a line to metrics.jsonl, and the same numbers to TensorBoard.
+    """Appends one JSON object a line to metrics.jsonl, and gives the same line to every tracker.
 
     On resume, lines after the checkpoint's step are dropped: they will be written again.
     """
 
-    def __init__(self, workdir: Path, resume_step: int, tensorboard: bool) -> None:
+    def __init__(self, workdir: Path, resume_step: int, trackers: Sequence[Tracker] = ()) -> None:
         self.path = workdir / "metrics.jsonl"
+        self.trackers = trackers
         kept = [line for line in read_lines(self.path) if line["step"] <= resume_step]
         write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
         self.file: TextIO = self.path.open("a", encoding="utf-8")
-        self.board = None
-        if tensorboard:
-            self.board = SummaryWriter(str(workdir / "tensorboard"), purge_step=resume_step + 1, write_to_disk=True)
 
     def write(self, line: dict[str, Any]) -> None:
         """Writes one line; a reader sees it at once."""
-        self.file.write(json.dumps(finite(line)) + "\n")
+        line = finite(line)
+        self.file.write(json.dumps(line) + "\n")
         self.file.flush()
-        if self.board is not None:
-            for name, value in line.items():
-                if name != "step" and isinstance(value, int | float):
-                    self.board.add_scalar(name, value, line["step"])
+        for tracker in self.trackers:
+            tracker.write(line)
 
     def sync(self) -> None:
         """Puts everything written so far on the disk."""
         os.fsync(self.file.fileno())
 
-    def close(self) -> None:
-        """Closes the files."""
+    def close(self, status: str) -> None:
+        """Closes the file and the trackers; `status` is how the run ended."""
         self.file.close()
-        if self.board is not None:
-            self.board.close()
+        for tracker in self.trackers:
+            tracker.close(status)
 
 
 class Console:

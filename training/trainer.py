@@ -20,7 +20,7 @@ from configs import fields, tasks, validate
 from configs.errors import ConfigError, UserError
 from data import pipeline
 from models import counting, initialise
-from training import inherit, schedule, step, validation
+from training import inherit, schedule, step, trackers, validation
 from training import record as records
 from training import run as runs
 from training.budget import Budget, Spent
@@ -31,7 +31,7 @@ from training.metrics import Console, MetricsLog
 from training.rng import root_key
 
 # Fields that change what is written beside a run, not the run; they may differ when a run is continued.
-FREE = ("name", "log.", "eval.", "checkpoint.", "data.cache_dir", "data.workers", "data.prefetch")
+FREE = ("name", "tracker", "log.", "eval.", "checkpoint.", "data.cache_dir", "data.workers", "data.prefetch")
 
 
 class Diverged(Exception):
@@ -206,7 +206,9 @@ class _Training:
             self.params = self._initial(shapes)
             self.opt_state = step.initial_opt_state(config, self.params)
         self.validate = validation.validator(config, self.tokenizer, self.corpus)
-        self.log = MetricsLog(self.workdir, self.spent.steps, config.log.tensorboard)
+        given = trackers.opened(config, self.workdir, self.spent.steps)
+        guarded = [trackers.Guarded(tracker, self.console.say) for tracker in given]
+        self.log = MetricsLog(self.workdir, self.spent.steps, guarded)
         self.peak = records.peak(jax.devices()[0].device_kind)
 
     def _initial(self, shapes: step.Abstract) -> Any:
@@ -360,12 +362,13 @@ class _Training:
 
     def _end(self, status: str, error: str | None) -> None:
         """Waits for the checkpoint that is being written, closes, and records how the run ended."""
-        for part in ("checkpoints", "log"):
-            if hasattr(self, part):
-                getattr(self, part).close()
+        if hasattr(self, "checkpoints"):
+            self.checkpoints.close()
+        if hasattr(self, "log"):
+            self.log.close(status)
         self.record.update(
             status=status,
-            error=error,
+            error=error and trackers.redacted(error),
             wall_time=self._wall_time(),
             step=self.spent.steps,
             tokens=self.spent.tokens,
