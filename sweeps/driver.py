@@ -2,26 +2,34 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from sweeps import chains, select, standing, state
+from sweeps import chains, jobs, select, standing, state
 from sweeps.expand import Run, Sweep
 from sweeps.local import Ended
+from sweeps.policy import RESUMPTIONS, Policy
 from sweeps.standing import Standing, now
+from sweeps.summary import Summary
 from sweeps.worker import EVALUATE, TRAIN, Job, record_eval_error
 
 TIMED = ("throughput", "profile")  # evaluations that a neighbour's work would disturb
-RESUMPTIONS = 3  # times a run that was stopped by somebody else is taken up again by one launcher
-TICK = 0.5  # seconds between looks at the runs
 GRACE = 180.0  # seconds that runs have to save themselves
 
 
 class Engine(Protocol):
     """Where jobs run."""
+
+    name: str
+    detached: bool  # its jobs outlive the launcher
+    tick: float  # seconds between looks at the runs
+
+    def adopt(self, wanted: Mapping[str, Job]) -> Mapping[int, Job]:
+        """Takes up the jobs that an earlier launcher gave it and that are not over; returns them by their place."""
 
     def free(self) -> list[int]:
         """Returns the places that could take a job now."""
@@ -29,14 +37,20 @@ class Engine(Protocol):
     def start(self, place: int, job: Job) -> None:
         """Starts a job at a free place."""
 
+    def told(self, place: int) -> str:
+        """Returns what keeps the job at a place from running, as `queued (Priority)`; empty where nothing does."""
+
     def ended(self, timeout: float) -> list[Ended]:
         """Waits for jobs to end, `timeout` seconds at most; returns those that did."""
+
+    def withdraw(self) -> None:
+        """Takes back the jobs that have not begun, which end as cancelled."""
 
     def stop(self) -> None:
         """Tells running jobs to save and end."""
 
     def close(self) -> None:
-        """Ends everything at once."""
+        """Ends everything at once, but for jobs that outlive the launcher."""
 
 
 class Display(Protocol):
@@ -55,25 +69,6 @@ class Functions:
 
     train: str = TRAIN
     evaluate: str = EVALUATE
-
-
-@dataclass
-class Summary:
-    """How a sweep ended, runs by their key."""
-
-    failed: dict[str, str] = field(default_factory=dict)
-    diverged: dict[str, str] = field(default_factory=dict)
-    eval_errors: dict[str, dict[str, str]] = field(default_factory=dict)
-    busy: dict[str, str] = field(default_factory=dict)
-    report_error: str = ""
-    stopped_by: int | None = None
-
-    @property
-    def code(self) -> int:
-        """The exit code: 0; 1 where a run, an evaluation or the report failed; 128 + the signal that stopped it."""
-        if self.stopped_by is not None:
-            return 128 + self.stopped_by
-        return 1 if self.failed or self.eval_errors or self.busy or self.report_error else 0
 
 
 @contextmanager
@@ -108,21 +103,43 @@ class Driver:
         *,
         functions: Functions | None = None,
         exclusive: bool = False,
+        policy: Policy | None = None,
     ) -> None:
         """Takes the engine with its places; `exclusive`: timed evaluations must have the machine for themselves."""
         self.directory, self.engine, self.display = directory, engine, display
-        self.functions = functions or Functions()
+        self.functions, self.policy = functions or Functions(), policy or Policy()
         self.sweep, self.told = sweep, set[str]()
         self.runs = {run.key: run for run in sweep.runs()}
         self.board = {key: self._read(run) for key, run in self.runs.items()}
         self.last: dict[int, tuple[str, str]] = {}  # place -> the arm whose programs its worker has compiled
         self.active: dict[int, Job] = {}
-        self.resumed: dict[str, int] = {}
+        self.resumed: Counter[str] = Counter()
+        self.tried: Counter[str] = Counter()
         self.summary = Summary()
-        self.stopping = False
+        self.stopping = self.halted = False
         self.exclusive = exclusive
-        jobs = [self._job(run, timed=not exclusive) for run in self.runs.values()]
-        self.waiting = [job for job in jobs if job is not None]
+        wanted = [self._job(run, timed=not exclusive) for run in self.runs.values()]
+        self.waiting = [job for job in wanted if job is not None]
+        self._take_over()
+
+    def _take_over(self) -> None:
+        """Leaves the runs alone that an engine has already: this one's go on, another's are told."""
+        wanted = {job.key: job for job in self.waiting} | {job.key: self._chosen(job) for job in self._ready()}
+        self.active.update(self.engine.adopt(wanted))
+        taken = {job.key for job in self.active.values()}
+        records = [record for record in jobs.noted(self.directory) if record.key not in taken]
+        said = jobs.words(records)
+        for record in records:
+            word = said.get(record.key)  # None: Slurm cannot be asked here
+            if word is not None and word.over:
+                jobs.forget(self.directory, record.arm, record.seed)
+            elif word is not None and any(job.key == record.key for job in self.waiting):
+                taken.add(record.key)
+                self.summary.busy[record.key] = (
+                    f"{record.engine} has it as job {record.id} ({word.state}); python -m sweeps.cancel "
+                    f"{self.directory} takes it back"
+                )
+        self.waiting = [job for job in self.waiting if job.key not in taken]
 
     def _read(self, run: Run) -> Standing:
         workdir = state.run_dir(self.directory, run.arm, run.seed)
@@ -140,7 +157,7 @@ class Driver:
         workdir = state.run_dir(self.directory, run.arm, run.seed)
         return Job(
             str(self.directory), run.study, run.arm, run.seed, state.bound(self.directory, run.config, workdir), evals,
-            self.functions.train, self.functions.evaluate,
+            self.functions.train, self.functions.evaluate, self.policy.timeout,
         )  # fmt: skip
 
     def _ready(self) -> list[Job]:
@@ -152,7 +169,7 @@ class Driver:
             begun = not before or self.board[job.key].status != "waiting" or self.board[before].status == "done"
             return begun and select.ready(run, self.board) and not select.hopeless(self.directory, run)
 
-        return [job for job in self.waiting if ready(job)]
+        return [] if self.halted else [job for job in self.waiting if ready(job)]
 
     def _timed_jobs(self) -> list[Job]:
         """Returns the timed evaluations that are left, alone: what has failed in this launch is not tried twice."""
@@ -164,7 +181,7 @@ class Driver:
     def drive(self, caught: list[int]) -> Summary:
         """Runs everything that is left; `caught` collects the signals that end it early."""
         self._loop(caught)
-        if self.exclusive and not caught:
+        if self.exclusive and not caught and not self.halted:
             self.waiting = self._timed_jobs()
             self._loop(caught, most=1)
         if caught:
@@ -177,13 +194,16 @@ class Driver:
         while (self._ready() or self.active) and not caught:
             self._dispatch(most)
             self._show()
-            for ended in self.engine.ended(TICK):
+            for ended in self.engine.ended(self.engine.tick):
                 self._settle(ended)
+            if state.cancelled(self.directory):
+                self.summary.cancelled = True
+                caught.append(signal.SIGTERM)
         self._show()
 
     def _dispatch(self, most: int | None) -> None:
+        ready = self._ready()
         for place in self.engine.free():
-            ready = self._ready()
             if not ready or (most is not None and len(self.active) >= most):
                 return
             elsewhere = {arm for other, arm in self.last.items() if other != place and other in self.active}
@@ -191,6 +211,7 @@ class Driver:
                 place = self._home(ready[0], place)
             job = choose(ready, self.last.get(place), elsewhere)
             self.waiting.remove(job)
+            ready.remove(job)
             job = self._chosen(job)
             self.engine.start(place, job)
             self.active[place] = job
@@ -219,19 +240,49 @@ class Driver:
         job = ended.job
         self.active.pop(ended.place, None)
         run = self.runs[job.key]
-        if ended.outcome is None:
+        status = ended.outcome.status if ended.outcome else ended.how
+        if status in ("died", "failed"):
             self.last.pop(ended.place, None)
+        if status == "died":
             self._died(job, ended.reason, stopping)
-        elif ended.outcome.status == "failed":
-            self.last.pop(ended.place, None)
-            self.summary.failed[job.key] = ended.outcome.error
-        elif ended.outcome.status == "busy" and not stopping:
-            self.summary.busy[job.key] = ended.outcome.error
-        elif ended.outcome.status == "preempted" and not stopping:
-            self.resumed[job.key] = self.resumed.get(job.key, 0) + 1
+        elif status in ("lost", "cancelled"):
+            self._left(job, ended.reason)
+        self.board[job.key] = self._read(run)
+        if stopping:
+            return
+        if status == "busy":
+            self.summary.busy[job.key] = ended.outcome.error if ended.outcome else ""
+        elif status == "cancelled":
+            if not self.halted:
+                self.summary.busy[job.key] = ended.reason
+        elif status in ("preempted", "lost"):
+            self.resumed[job.key] += 1
             if self.resumed[job.key] <= RESUMPTIONS:
                 self.waiting.append(job)
-        self.board[job.key] = self._read(run)
+        else:
+            self._again(job)
+
+    def _again(self, job: Job) -> None:
+        """Tries a run again whose training or evaluation failed, as often as the policy has it, or begins no more."""
+        stands = self.board[job.key]
+        failed = stands.status == "failed" or any(name in stands.eval_errors for name in job.evals)
+        if not failed:
+            return
+        if self.tried[job.key] < self.policy.retries:
+            self.tried[job.key] += 1
+            why = stands.error_line or next(iter(stands.eval_errors.values()), "")
+            self.display.say(f"{job.key}: {why}: retry {self.tried[job.key]} of {self.policy.retries}")
+            self.waiting.append(job)
+        elif self.policy.on_failure == "stop" and not self.halted:
+            self.halted = True
+            self.display.say(f"{job.key} failed: no more runs begin (--on-failure=stop), those at work end")
+            self.engine.withdraw()
+
+    def _left(self, job: Job, reason: str) -> None:
+        """The engine ended a job, or somebody had it do so: the run stays where it was saved."""
+        stands = self._read(self.runs[job.key])
+        if stands.status in ("running", "preempted", "failed") and job.workdir.joinpath("run.json").exists():
+            state.mark(job.workdir, status="preempted", error=reason, updated=now())
 
     def _died(self, job: Job, reason: str, stopping: bool) -> None:
         """A worker died without a word: the run is marked as far as it is not, or its evaluation is."""
@@ -243,7 +294,7 @@ class Driver:
         elif stopping:
             if job.workdir.joinpath("run.json").exists() and stands.status == "preempted":
                 state.mark(job.workdir, status="preempted", updated=now())
-        elif stands.status not in ("failed", "diverged"):
+        elif stands.status != "diverged":
             state.mark(job.workdir, status="failed", error=reason, updated=now())
 
     def _stop(self, caught: list[int]) -> None:
@@ -251,12 +302,18 @@ class Driver:
         if not self.active:
             return
         number = len(self.active)
+        if self.engine.detached and not self.summary.cancelled:
+            self.display.say(
+                f"{number} run{'s' * (number > 1)} left to {self.engine.name}: the same command follows them, "
+                f"python -m sweeps.cancel {self.directory} ends them"
+            )
+            return
         self.display.say(f"stopping: {number} run{'s' * (number > 1)} being saved (again to end at once)")
         self.stopping = True
         self.engine.stop()
         end = time.monotonic() + GRACE
         while self.active and len(caught) < 2 and time.monotonic() < end:
-            for ended in self.engine.ended(TICK):
+            for ended in self.engine.ended(self.engine.tick):
                 self._settle(ended, stopping=True)
             self._show()
         if self.active:
@@ -267,12 +324,15 @@ class Driver:
     def _show(self) -> None:
         for job in self.active.values():
             self.board[job.key] = self._read(self.runs[job.key])
-        self.display.update(self.board, {job.key: self._phase(job) for job in self.active.values()})
+        self.display.update(self.board, {job.key: self._phase(place, job) for place, job in self.active.items()})
 
-    def _phase(self, job: Job) -> str:
+    def _phase(self, place: int, job: Job) -> str:
         if self.stopping:
             return "saving"
         stands = self.board[job.key]
+        told = self.engine.told(place)
+        if told:
+            return told
         if stands.status == "done":
             left = [name for name in job.evals if name in stands.missing or name in stands.eval_errors]
             return f"evaluating {left[0]}" if left else "ending"
@@ -288,7 +348,10 @@ class Driver:
             elif stands.status == "diverged":
                 self.summary.diverged[key] = stands.error_line
             elif stands.status == "waiting":
+                self.summary.not_begun += self.halted
                 self._not_begun(key)
+            elif stands.status == "preempted" and self.halted:
+                self.summary.busy.setdefault(key, "stopped before it was done")
             if stands.eval_errors:
                 self.summary.eval_errors[key] = dict(stands.eval_errors)
 

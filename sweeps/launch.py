@@ -1,8 +1,8 @@
 """python -m sweeps.launch: runs a sweep file: trains what is not yet done, evaluates it, and builds the report.
 
 The same call again resumes: finished runs are left as they are, stopped ones continue, failed ones are tried again.
-Ctrl-C or SIGTERM saves the runs at work first. Exit code: 0; 1 where a run or an evaluation failed; 2 for a mistake
-in the sweep file or on the command line; 130 or 143 where it was stopped.
+Ctrl-C or SIGTERM saves the runs at work first; on Slurm it leaves them to the cluster. Exit code: 0; 1 where a run or
+an evaluation failed; 2 for a mistake in the sweep file or on the command line; 130 or 143 where it was stopped.
 """
 
 from collections.abc import Callable
@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from configs import cli
-from configs.errors import UserError
-from sweeps import display, expand, places, state
-from sweeps.driver import Driver, Functions, Summary, signals
-from sweeps.local import LocalEngine
+from sweeps import display, engines, expand, state
+from sweeps import policy as policies
+from sweeps.driver import Driver, Functions, signals
+from sweeps.policy import Policy
 from sweeps.standing import now
-
-LAUNCHERS = ("local",)
+from sweeps.summary import Summary, tell
 
 
 def launch(
@@ -26,31 +25,34 @@ def launch(
     workers: int | None = None,
     functions: Functions | None = None,
     report: Callable[[Path], Any] | None = None,
+    policy: Policy | None = None,
+    where: engines.Where | None = None,
 ) -> Summary:
-    """Runs what is left of a sweep on this machine.
+    """Runs what is left of a sweep.
 
     Args:
         sweep: expanded.
         directory: the sweep's directory, new or one to go on with.
-        workers: worker processes; None: what the machine takes.
+        workers: runs at a time; None: what the machine takes, or the engine.
         functions: what trains and evaluates.
         report: builds the report once runs are through; it is not built where a signal stopped the sweep.
+        policy: what is done about failures.
+        where: the engine; None: this machine.
 
     Raises:
-        UserError: another launcher works there, or the directory holds something else.
+        UserError: another launcher works there, the directory holds something else, or the engine is not to be had.
         ConfigError: runs on disk contradict the sweep.
     """
     directory = directory.absolute()
     with state.launching(directory):
         change = state.take_up(directory, sweep, now())
-        here = places.machine()
-        slots = places.places(here, workers, len(sweep.runs()), directory / state.PRIVATE)
-        engine = LocalEngine(slots)
         with signals() as caught, display.display() as shown:
-            _announce(shown, sweep, directory, here, len(slots), change)
-            exclusive = places.shared(here, len(slots))
-            driver = Driver(directory, sweep, engine, shown, functions=functions, exclusive=exclusive)
+            engine, told, exclusive = (where or engines.Where()).build(directory, workers, len(sweep.runs()))
             try:
+                _announce(shown, sweep, directory, told, change)
+                driver = Driver(
+                    directory, sweep, engine, shown, functions=functions, exclusive=exclusive, policy=policy
+                )
                 summary = driver.drive(caught)
             finally:
                 engine.close()
@@ -60,36 +62,14 @@ def launch(
         return summary
 
 
-def _announce(
-    shown: Any, sweep: expand.Sweep, directory: Path, here: places.Machine, workers: int, change: state.Change
-) -> None:
+def _announce(shown: Any, sweep: expand.Sweep, directory: Path, told: str, change: state.Change) -> None:
     runs = len(sweep.runs())
     arms = sum(len(study.arms) for study in sweep.studies)
-    threads = max(1, here.cores // workers)
-    each = f", {threads} thread{'s' * (threads > 1)} each" if here.platform == "cpu" else ""
-    shown.say(
-        f"sweep {sweep.name}: {arms} arms, {runs} runs into {directory}; {workers} worker{'s' * (workers > 1)} on "
-        f"{here.platform}{each}"
-    )
+    shown.say(f"sweep {sweep.name}: {arms} arms, {runs} runs into {directory}; {told}")
     if change.added:
         shown.say(f"new in the sweep file: {', '.join(change.added)}")
     if change.dropped:
         shown.say(f"no longer in the sweep file, their runs stay: {', '.join(change.dropped)}")
-
-
-def tell(summary: Summary, directory: Path) -> None:
-    """Prints what went wrong, a line each, by name."""
-    for key, error in summary.failed.items():
-        print(f"failed: {key}: {error} (see {directory / 'runs' / key / 'log.txt'})")
-    for key, error in summary.diverged.items():
-        print(f"diverged: {key}: {error}")
-    for key, errors in summary.eval_errors.items():
-        for name, error in errors.items():
-            print(f"evaluation failed: {key}: {name}: {error} (see {directory / 'runs' / key / 'log.txt'})")
-    for key, error in summary.busy.items():
-        print(f"left alone: {key}: {error}")
-    if summary.stopped_by is not None:
-        print(f"stopped; the same command goes on with {directory}")
 
 
 def _report(report: Callable[[Path], Any], directory: Path, summary: Summary) -> None:
@@ -113,16 +93,33 @@ def main(argv: list[str]) -> int:
     parser = cli.parser(__doc__ or "")
     parser.add_argument("--sweep", required=True, metavar="FILE", help="a sweep file, such as configs/sweeps/demo.py")
     parser.add_argument("--out", required=True, metavar="DIR", help="the sweep's directory; made, or gone on with")
-    parser.add_argument("--launcher", default="local", metavar="NAME", help="where runs run: local (the default)")
-    parser.add_argument("--workers", type=int, metavar="N", help="worker processes; by default by cores or devices")
-    parser.epilog = "--config.x=v changes a field of every arm."
+    engines.add_options(parser)
+    parser.add_argument(
+        "--on-failure",
+        default="continue",
+        metavar="WHAT",
+        help="continue (the default), or stop: begin no more runs once one has failed for good",
+    )
+    parser.add_argument(
+        "--retries",
+        type=int,
+        default=0,
+        metavar="N",
+        help="times a failed run is tried again, from its last checkpoint (0)",
+    )
+    parser.add_argument(
+        "--run-timeout",
+        metavar="TIME",
+        help="a run that takes longer, evaluations included, is saved and counts as failed: 90s, 15m, 2h, 1d",
+    )
+    parser.epilog = "--config.x=v changes a field of every arm. docs/sweeps.md says how to work with Slurm and Ray."
     given = parser.parse_args(rest)
-    if given.launcher not in LAUNCHERS:
-        raise UserError(f"--launcher={given.launcher}: must be {' or '.join(LAUNCHERS)}")
-    if given.workers is not None and given.workers < 1:
-        raise UserError(f"--workers={given.workers}: must be 1 or more")
+    where = engines.Where.parse(given)
+    timeout = policies.seconds(given.run_timeout, "--run-timeout") if given.run_timeout else None
+    policy = Policy(given.on_failure, given.retries, timeout)
     sweep = expand.load(given.sweep, overrides)
-    return launch(sweep, Path(given.out), workers=given.workers, report=build_report).code
+    out = Path(given.out)
+    return launch(sweep, out, workers=given.workers, report=build_report, policy=policy, where=where).code
 
 
 if __name__ == "__main__":

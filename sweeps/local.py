@@ -8,10 +8,11 @@ import multiprocessing.connection
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sweeps import deadline
 from sweeps.worker import Job, Outcome, Place, serve
 
 SPAWN = multiprocessing.get_context("spawn")  # JAX's threads do not survive a fork
@@ -19,19 +20,39 @@ SPAWN = multiprocessing.get_context("spawn")  # JAX's threads do not survive a f
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that ended: with an outcome, or (None) because its process died, and `reason` says how."""
+    """A job that ended: with an outcome, or (None) because its process died, and `reason` says how.
+
+    `how` tells more of a job without an outcome: `died` (the run failed), `lost` (the engine's doing: the run goes on
+    elsewhere) or `cancelled` (somebody wanted it: the run is left).
+    """
 
     place: int
     job: Job
     outcome: Outcome | None
     reason: str = ""
+    how: str = "died"
 
 
 class LocalEngine:
     """A pool with one process a place. A process that dies is replaced when its place is next used."""
 
+    name = "local"
+    detached = False
+    tick = 0.5
+
     def __init__(self, places: Sequence[Place]) -> None:
         self.workers = [_Worker(place) for place in places]
+
+    def adopt(self, wanted: Mapping[str, Job]) -> dict[int, Job]:
+        """Returns nothing: workers end with their launcher."""
+        return {}
+
+    def told(self, place: int) -> str:
+        """Returns nothing: a worker begins at once."""
+        return ""
+
+    def withdraw(self) -> None:
+        """Does nothing: what was given to a worker has begun."""
 
     def free(self) -> list[int]:
         """Returns the places that have no job."""
@@ -136,6 +157,8 @@ class _Worker:
 def _died(code: int | None) -> str:
     if code is None:
         return "its worker process closed the connection"
+    if code == deadline.EXIT:
+        return "timed out (--run-timeout), and did not save itself"
     if code >= 0:
         return f"its worker process exited with code {code}"
     try:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import filelock
+import psutil
 from ml_collections import ConfigDict
 
 from configs import fields
 from configs.errors import ConfigError, UserError
-from sweeps import chains, select, standing
+from sweeps import chains, lease, select, standing
 from sweeps.expand import Run, Sweep
 from training.files import read_json, write_json
 
@@ -26,6 +26,7 @@ SCHEMA = 1
 # Fields that change what is written beside a run, not the run; the trainer lets them differ too.
 FREE = ("name", "tracker", "log.", "checkpoint.", "data.cache_dir", "data.workers", "data.prefetch")
 PRIVATE = ".sweep"  # locks and the workers' own output
+CANCEL = "cancel"  # a file in PRIVATE: a launcher that sees it stops
 
 
 def run_dir(directory: Path, arm: str, seed: int) -> Path:
@@ -45,17 +46,18 @@ def launching(directory: Path) -> Iterator[None]:
         private.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out={directory}: cannot be made: {error.strerror}") from error
-    lock, owner = filelock.FileLock(private / "launch.lock"), private / "launch.json"
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise UserError(f"{directory}: another launcher is at work here{_owner(owner)}; it must end first") from None
-    try:
+    owner = private / "launch.json"
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lease.hold(private / "launch.lock"))
+        except lease.Held:
+            raise UserError(
+                f"{directory}: another launcher is at work here{_owner(owner)}; it must end first"
+            ) from None
+        stack.callback(owner.unlink, missing_ok=True)
+        (private / CANCEL).unlink(missing_ok=True)  # it was meant for an earlier launcher
         write_json(owner, {"pid": os.getpid(), "host": socket.gethostname()})
         yield
-    finally:
-        owner.unlink(missing_ok=True)
-        lock.release()
 
 
 def _owner(path: Path) -> str:
@@ -66,11 +68,28 @@ def _owner(path: Path) -> str:
         return ""
 
 
-def run_lock(directory: Path, arm: str, seed: int) -> filelock.BaseFileLock:
-    """Returns the lock that a worker holds while it works on a run."""
+def launcher(directory: Path) -> str:
+    """Returns which launcher is at work here, in words; empty where none is, or (on this host) its process is gone."""
+    path = directory / PRIVATE / "launch.json"
+    try:
+        who = json.loads(path.read_text(encoding="utf-8"))
+        if who["host"] == socket.gethostname() and not psutil.pid_exists(int(who["pid"])):
+            return ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return _owner(path).strip(" ()")
+
+
+def cancelled(directory: Path) -> bool:
+    """Tells whether somebody has asked the launcher at work here to save everything and end (`sweeps.cancel`)."""
+    return (directory / PRIVATE / CANCEL).exists()
+
+
+def run_lock(directory: Path, arm: str, seed: int) -> Path:
+    """Returns the file that a worker holds (`lease.hold`) while it works on a run."""
     folder = directory / PRIVATE / "locks"
     folder.mkdir(parents=True, exist_ok=True)
-    return filelock.FileLock(folder / f"{arm}.seed{seed}.lock")
+    return folder / f"{arm}.seed{seed}.lock"
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,64 @@
-"""python -m sweeps.status DIR: a line per run of a sweep: status, step, loss, time left, errors; then the counts."""
+"""python -m sweeps.status DIR: a line per run of a sweep: status, step, loss, time left, errors; then the counts.
+
+The runs' own files are read, and where Slurm has runs it is asked. A failed run's last lines follow (--log). It works
+beside a launcher, on another machine, and without JAX. --watch shows it again and again until nothing is left to do or
+Ctrl-C.
+"""
 
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
 
 from configs import cli
-from sweeps import state
+from configs.errors import UserError
+from sweeps import jobs, state
 from sweeps.display import aligned, row, summary, table
+from sweeps.standing import Standing
+
+LINES = 5  # of the log of a failed run
+BYTES = 16384  # at the end of a log that hold its last lines
 
 
 def main(argv: list[str]) -> int:
-    """The command. Reads files only: it works beside a launcher, on another machine, and without JAX."""
+    """The command."""
     parser = cli.parser(__doc__ or "")
     parser.add_argument("directory", metavar="DIR", help="the sweep's directory (--out of sweeps.launch)")
-    directory = Path(parser.parse_args(argv).directory)
-    board = state.standings(directory)
+    parser.add_argument(
+        "--watch", nargs="?", const="2", metavar="SECONDS", help="show it again every so many seconds (2)"
+    )
+    parser.add_argument(
+        "--log", type=int, default=LINES, metavar="N", help="last lines of a failed run's log (%(default)s)"
+    )
+    given = parser.parse_args(argv)
+    directory = Path(given.directory)
+    if given.log < 0:
+        raise UserError(f"--log={given.log}: must be 0 or more")
+    if given.watch is None:
+        show(directory, given.log)
+        return 0
+    try:
+        every = float(given.watch)
+    except ValueError:
+        every = 0.0
+    if every <= 0:
+        raise UserError(f"--watch={given.watch}: must be a number of seconds above 0")
+    watch(directory, every, given.log)
+    return 0
+
+
+def standings(directory: Path) -> dict[str, Standing]:
+    """Returns how every run stands: its files, and what the engine says that has it."""
+    return jobs.overlay(directory, state.standings(directory))
+
+
+def show(directory: Path, log: int) -> None:
+    """Prints it once."""
+    board = standings(directory)
     if sys.stdout.isatty():
         Console().print(table(board, {}))
     else:
@@ -24,7 +67,71 @@ def main(argv: list[str]) -> int:
     extra = state.strangers(directory, list(board))
     if extra:
         print(f"no longer in the sweep file: {', '.join(extra)}")
-    return 0
+    for line in logs(directory, board, log):
+        print(line)
+
+
+def watch(directory: Path, every: float, log: int) -> None:
+    """Shows it until nothing is left to do: on a terminal in place, elsewhere as a block whenever something changed."""
+    console = Console()
+    try:
+        if console.is_terminal:
+            with Live(console=console, auto_refresh=False, screen=False) as live:
+                while True:
+                    board = standings(directory)
+                    tail = logs(directory, board, log)
+                    live.update(Group(table(board, {}, console.height - len(tail)), *map(Text, tail)), refresh=True)
+                    if over(directory, board):
+                        return
+                    time.sleep(every)
+        before: list[str] = []
+        while True:
+            board = standings(directory)
+            lines = [
+                *aligned([row(key, run) for key, run in board.items()]),
+                summary(board),
+                *logs(directory, board, log),
+            ]
+            if lines != before:
+                print("\n".join([f"---- {time.strftime('%H:%M:%S')}", *lines]), flush=True)
+            if over(directory, board):
+                return
+            before = lines
+            time.sleep(every)
+    except KeyboardInterrupt:
+        return
+
+
+def over(directory: Path, board: Mapping[str, Standing]) -> bool:
+    """Tells whether no launcher is at work and no run waits or is at work, nor any of its evaluations."""
+
+    def ended(run: Standing) -> bool:
+        return run.status in ("diverged", "failed") or (run.status == "done" and not run.missing)
+
+    return all(map(ended, board.values())) and not state.launcher(directory)
+
+
+def logs(directory: Path, board: Mapping[str, Standing], number: int) -> list[str]:
+    """Returns the last `number` lines of the log of every run that failed, or whose evaluation did."""
+    found = []
+    for key, run in board.items():
+        path = directory / "runs" / key / "log.txt"
+        if number and (run.status == "failed" or run.eval_errors) and (lines := tail(path, number)):
+            found += ["", f"{key}: the end of {path}:", *(f"    {line}" for line in lines)]
+    return found
+
+
+def tail(path: Path, number: int) -> list[str]:
+    """Returns a file's last lines, without reading all of it, and without the characters that move a cursor."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - BYTES))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return []
+    # A progress line overwrites itself: its last state counts.
+    lines = [line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n") if line.strip()]
+    return ["".join(char for char in line if char.isprintable() or char == "\t") for line in lines[-number:]]
 
 
 if __name__ == "__main__":

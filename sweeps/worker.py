@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -18,10 +19,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from configs import fields
-from sweeps import standing, state
+from sweeps import lease, standing, state
+from sweeps.deadline import Deadline
 from sweeps.standing import now
 
 TRAIN = "training.trainer:train"
@@ -50,6 +50,7 @@ class Job:
     evals: tuple[str, ...]
     train: str = TRAIN
     evaluate: str = EVALUATE
+    timeout: float | None = None  # seconds for all of it
 
     @property
     def key(self) -> str:
@@ -76,16 +77,13 @@ def serve(connection: Connection, place: Place, parent: int) -> None:
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # Ctrl-C in the terminal reaches the launcher alone, which then tells the workers
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
-    _redirect(Path(place.log))
+    redirect(Path(place.log))
     while True:
         try:
             job = connection.recv()
         except (EOFError, OSError):
             return
-        _redirect(job.workdir / "log.txt")
-        outcome = work(job)
-        gc.collect()
-        _redirect(Path(place.log))
+        outcome = logged(job, Path(place.log))
         try:
             connection.send(outcome)
         except OSError:
@@ -102,7 +100,7 @@ def _follow(parent: int) -> None:
     os._exit(1)
 
 
-def _redirect(path: Path) -> None:
+def redirect(path: Path) -> None:
     """Sends everything this process prints, from Python and from below it, to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -112,33 +110,52 @@ def _redirect(path: Path) -> None:
     os.dup2(file, 2)
     os.close(file)
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+
+
+def logged(job: Job, otherwise: Path) -> Outcome:
+    """Does a job, its output in the run's log.txt; what is printed afterwards goes to `otherwise`."""
+    redirect(job.workdir / "log.txt")
+    try:
+        return work(job)
+    finally:
+        gc.collect()
+        redirect(otherwise)
 
 
 def work(job: Job) -> Outcome:
     """Trains and evaluates one run; whatever goes wrong ends up in its files and in the outcome, never in an exception.
 
-    A run that is done is not trained again, an evaluation that is there not made again.
+    A run that is done is not trained again, an evaluation that is there not made again. SIGTERM has the run saved, at
+    whatever point it comes; so does the job's timeout, after which the run counts as failed.
     """
     print(f"==== {now()} {job.key}, process {os.getpid()}", flush=True)
-    try:
-        with state.run_lock(Path(job.directory), job.arm, job.seed).acquire(timeout=PATIENCE):
-            if not _left_alone(job.workdir):
-                return Outcome("busy", "another process is training it")
-            outcome = _train(job)
-            if outcome.status == "done":
-                _evaluate(job)
-            return outcome
-    except filelock.Timeout:
-        return Outcome("busy", "another process is at work on it")
+    with Deadline(job.timeout) as deadline:
+        try:
+            with lease.hold(state.run_lock(Path(job.directory), job.arm, job.seed), PATIENCE):
+                if not _left_alone(job.workdir):
+                    return Outcome("busy", "another process is training it")
+                outcome = _train(job, deadline)
+                if outcome.status == "done":
+                    outcome = _evaluate(job, deadline)
+                return outcome
+        except lease.Held:
+            return Outcome("busy", "another process is at work on it")
+        except KeyboardInterrupt:
+            return Outcome("preempted", "stopped")
 
 
 def _left_alone(workdir: Path) -> bool:
-    """Waits until no other process trains here (one that an earlier launcher left behind, saving)."""
+    """Waits until no other process of this host trains here (one that an earlier launcher left behind, saving).
+
+    Of other hosts' the lease has told, which this process holds.
+    """
     end = time.monotonic() + PATIENCE
     while True:
         run = _run_json(workdir)
-        if run.get("status") != "running" or run.get("pid") == os.getpid() or not standing.alive(run, workdir):
+        mine = run.get("pid") == os.getpid() or run.get("host") != socket.gethostname()
+        if run.get("status") != "running" or mine or not standing.alive(run, workdir):
             return True
         if time.monotonic() > end:
             return False
@@ -153,7 +170,7 @@ def _run_json(workdir: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _train(job: Job) -> Outcome:
+def _train(job: Job, deadline: Deadline) -> Outcome:
     workdir = job.workdir
     before = _run_json(workdir)
     if before.get("status") in standing.FINISHED:
@@ -162,14 +179,26 @@ def _train(job: Job) -> Outcome:
         _function(job.train)(fields.from_dict(job.config), str(workdir))
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
-            return _ended(workdir, "preempted", "stopped")
+            return _stopped(workdir, deadline)
         traceback.print_exc()
         return _ended(workdir, "failed", _told(error))
     run = _run_json(workdir)
     status = run.get("status")
+    if status == "preempted" and deadline.passed:
+        return _stopped(workdir, deadline)
     if status in ("done", "diverged", "preempted", "failed"):
         return Outcome(status, str(run.get("error") or ""))
     return _ended(workdir, "failed", f"training returned with status {status!r}")
+
+
+def _stopped(workdir: Path, deadline: Deadline) -> Outcome:
+    """Records a training that was told to stop: by its own timeout, or from outside."""
+    if deadline.passed:
+        state.mark(workdir, status="failed", error=deadline.told, updated=now())
+        return Outcome("failed", deadline.told)
+    if not (workdir / "run.json").exists():  # it has not begun, and need not say so
+        return Outcome("preempted", "stopped")
+    return _ended(workdir, "preempted", "stopped")
 
 
 def _ended(workdir: Path, status: str, error: str) -> Outcome:
@@ -186,18 +215,26 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _evaluate(job: Job) -> None:
+def _evaluate(job: Job, deadline: Deadline) -> Outcome:
     """Runs the evaluations that are not there; one that fails is recorded, and the others go on."""
     left = [name for name in job.evals if not (job.workdir / "eval" / f"{name}.json").exists()]
     for name in left:
         record_eval_error(job.workdir, name, None)  # of an earlier attempt
     for name in left:
+        if deadline.passed:
+            record_eval_error(job.workdir, name, deadline.told)
+            continue
         print(f"==== {now()} evaluating: {name}", flush=True)
         try:
             _function(job.evaluate)(str(job.workdir), [name])
         except (Exception, SystemExit) as error:
             traceback.print_exc()
             record_eval_error(job.workdir, name, _told(error))
+        except KeyboardInterrupt:
+            if not deadline.passed:
+                raise
+            record_eval_error(job.workdir, name, deadline.told)
+    return Outcome("done")
 
 
 def record_eval_error(workdir: Path, name: str, error: str | None) -> None:

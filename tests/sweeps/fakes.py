@@ -37,7 +37,7 @@ def run_json(config, **values):
 
 
 def train(config, workdir):
-    """Does what the arm's name says: ok, raise, exit, zero, kill, diverge, slow or once (dies the first time)."""
+    """Does what the arm's name says: raise, exit, zero, kill, diverge, slow, brief, device, or once (dies at first)."""
     note(workdir, "train")
     workdir = Path(workdir)
     write_json(workdir / "config.json", fields.to_dict(config))
@@ -58,24 +58,29 @@ def train(config, workdir):
     if name == "once" and not (workdir / "tried").exists():
         (workdir / "tried").write_text("")
         os._exit(1)
-    if name == "slow":
-        slow(config, workdir, ends)
+    if name.startswith(("slow", "brief")):
+        slow(config, workdir, ends, 600 if name.startswith("slow") else 25)
         return
+    if name.startswith("device"):
+        time.sleep(0.5)
+        (workdir / "device").write_text(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}")
     write_json(workdir / "run.json", ends)
 
 
-def slow(config, workdir, ends):
-    """Trains for a minute, in steps; saves itself when told to stop, as the trainer does; continues where it was."""
+def slow(config, workdir, ends, steps):
+    """A tenth of a second a step; saves itself when told to stop, as the trainer does; continues where it was."""
     caught = []
     before = [signal.signal(number, lambda n, _: caught.append(n)) for number in (signal.SIGTERM, signal.SIGINT)]
     step = int((workdir / "saved").read_text()) if (workdir / "saved").exists() else 0
-    while step < 600 and not caught:
+    while step < steps and not caught:
         step += 1
         with (workdir / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, "tokens": step, "train_loss": 1.0, "tokens_per_second": 10.0}) + "\n")
         time.sleep(0.1)
     for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
         signal.signal(number, handler)
+    with (workdir / "steps").open("a") as file:  # how far each call came
+        file.write(f"{step} ")
     (workdir / "saved").write_text(str(step))
     write_json(workdir / "run.json", ends | {"status": "preempted" if caught else "done", "step": step})
 
@@ -121,15 +126,24 @@ def pids(directory):
 
 
 def main():
-    """Launches a sweep file with the fakes: `python -m tests.sweeps.fakes FILE DIR`."""
+    """Launches a sweep file with the fakes: `python -m tests.sweeps.fakes FILE DIR [LAUNCHER [RETRIES]]`."""
     import sys
 
     from sweeps import expand, launch
     from sweeps.driver import Functions
+    from sweeps.engines import Where
+    from sweeps.policy import Policy
 
-    sweep = expand.load(sys.argv[1])
+    file, directory, *more = sys.argv[1:]
+    launcher = more[0] if more else "local"
+    retries = int(more[1]) if len(more) > 1 else 0
+    workers = 2 if launcher == "local" else None
     functions = Functions("tests.sweeps.fakes:train", "tests.sweeps.fakes:evaluate")
-    sys.exit(launch.launch(sweep, Path(sys.argv[2]), workers=2, functions=functions).code)
+    done = launch.launch(
+        expand.load(file), Path(directory), workers=workers, functions=functions, where=Where(launcher),
+        policy=Policy(retries=retries),
+    )  # fmt: skip
+    sys.exit(done.code)
 
 
 if __name__ == "__main__":

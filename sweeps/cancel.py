@@ -1,0 +1,90 @@
+"""python -m sweeps.cancel DIR: saves the runs of a sweep that are at work, and ends them and its launcher.
+
+Jobs that wait in Slurm's queue are taken back, also where no launcher is at work any more. The same launch command goes
+on from there. Exit code: 0; 1 where something is still at work after --wait.
+"""
+
+import time
+from pathlib import Path
+
+from configs import cli
+from configs.errors import UserError
+from sweeps import jobs, lease, policy, squeue, state
+
+SECONDS = 240.0  # a launcher gives its runs three minutes to be saved
+
+
+def main(argv: list[str]) -> int:
+    """The command."""
+    parser = cli.parser(__doc__ or "")
+    parser.add_argument("directory", metavar="DIR", help="the sweep's directory (--out of sweeps.launch)")
+    parser.add_argument(
+        "--wait", default=f"{SECONDS:g}s", metavar="TIME", help="how long to wait for the end (%(default)s)"
+    )
+    given = parser.parse_args(argv)
+    return cancel(Path(given.directory).absolute(), policy.seconds(given.wait, "--wait"))
+
+
+def cancel(directory: Path, wait: float = SECONDS) -> int:
+    """Ends what is at work on a sweep; returns the exit code."""
+    state.read(directory)  # a folder that is no sweep is refused
+    request = directory / state.PRIVATE / state.CANCEL
+    end = time.monotonic() + wait
+    try:
+        if _launcher_there(directory):
+            request.touch()
+            print("a launcher is at work: asked to save its runs and end", flush=True)
+            if not _gone(directory, end):
+                raise UserError(f"{directory}: the launcher is still at work after {wait:g} s; it goes on ending")
+        left = _queued(directory, end)
+    finally:
+        if not _launcher_there(directory):
+            request.unlink(missing_ok=True)
+    board = state.standings(directory)
+    done = sum(run.complete for run in board.values())
+    print(
+        f"{done} of {len(board)} runs complete; nothing is at work" if not left else f"still at work: {', '.join(left)}"
+    )
+    return 1 if left else 0
+
+
+def _launcher_there(directory: Path) -> bool:
+    """Tells whether a launcher holds the directory, by its lock."""
+    if not (directory / state.PRIVATE / "launch.json").exists():
+        return False
+    try:
+        with lease.hold(directory / state.PRIVATE / "launch.lock"):
+            (directory / state.PRIVATE / "launch.json").unlink(missing_ok=True)  # of one that was killed
+            return False
+    except lease.Held:
+        return True
+
+
+def _gone(directory: Path, end: float) -> bool:
+    while time.monotonic() < end:
+        if not (directory / state.PRIVATE / "launch.json").exists():
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _queued(directory: Path, end: float) -> list[str]:
+    """Takes back the jobs that no launcher watches; returns the runs of those that are still at work at the end."""
+    records = jobs.noted(directory)
+    said = jobs.words(records)
+    alive = [record for record in records if record.key in said and not said[record.key].over]
+    if alive:
+        squeue.cancel([record.id for record in alive])
+        print(f"{len(alive)} job{'s' * (len(alive) > 1)} cancelled on {alive[0].engine}", flush=True)
+    while alive and time.monotonic() < end:
+        said = jobs.words(alive)
+        for record in alive:
+            if record.key not in said or said[record.key].over:
+                jobs.forget(directory, record.arm, record.seed)
+        alive = [record for record in alive if record.key in said and not said[record.key].over]
+        time.sleep(0.5 if alive else 0.0)
+    return [record.key for record in alive]
+
+
+if __name__ == "__main__":
+    cli.main(main)

@@ -1,0 +1,72 @@
+"""A job's time limit, and what SIGTERM means while it works: stop where you are, and save."""
+
+import os
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+SAVING = 120.0  # seconds that a run has to save itself before its process is ended
+
+EXIT = 75  # EX_TEMPFAIL
+
+
+class Deadline:
+    """Turns SIGTERM into KeyboardInterrupt for a block, and sends this process one after `seconds`.
+
+    A trainer that catches SIGTERM itself saves and returns; whatever else runs is interrupted by the exception. Outside
+    of the main thread, which alone receives signals, the block has its time limit but no handler.
+
+    Args:
+        seconds: None: no limit.
+        saving: a process that does not answer is ended after so many seconds more, with exit code EXIT.
+    """
+
+    def __init__(self, seconds: float | None, saving: float = SAVING) -> None:
+        self.seconds, self.saving = seconds, saving
+        self.passed = False
+        self.over = threading.Event()
+        self.lock = threading.Lock()  # no signal is sent once the block has ended
+        self.before: Any = None
+        self.main = threading.current_thread() is threading.main_thread()
+
+    @property
+    def told(self) -> str:
+        """What a run's files say of it."""
+        return f"timed out: not through after {self.seconds:g} s (--run-timeout)"
+
+    def __enter__(self) -> "Deadline":
+        if self.main:
+            self.before = signal.signal(signal.SIGTERM, _interrupt)
+        if self.seconds is not None:
+            threading.Thread(target=self._watch, args=(self.seconds,), name="deadline", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self.lock:
+            self.over.set()
+        if self.main:
+            signal.signal(signal.SIGTERM, self.before if self.before is not None else signal.SIG_DFL)
+
+    def _watch(self, seconds: float) -> None:
+        # In slices: what sleeps in one piece wakes late on a machine that was suspended.
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if self.over.wait(min(left, 60.0)):
+                return
+        with self.lock:
+            if self.over.is_set():
+                return
+            self.passed = True
+            print(self.told, flush=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+        if not self.over.wait(self.saving):
+            print(f"not saved within {self.saving:g} s: ended", flush=True)
+            os._exit(EXIT)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")

@@ -1,0 +1,109 @@
+"""What Slurm says of jobs, by its own commands (`squeue`, `sacct`, `scancel`); works where no launcher is."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from configs.errors import UserError
+
+ENGINE = "slurm"
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+AT_WORK = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "STOPPED", "RESIZING", "SIGNALING")
+LOST = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED", "TIMEOUT")  # the cluster's doing: the run goes on later
+PATIENCE = 60.0  # seconds for one of Slurm's commands to answer
+
+
+@dataclass(frozen=True)
+class Word:
+    """What an engine says of a job: its state, and the reason that it gives."""
+
+    state: str
+    reason: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """It has not begun, or is to begin again."""
+        return self.state in WAITING
+
+    @property
+    def runs(self) -> bool:
+        """It is at work."""
+        return self.state in AT_WORK
+
+    @property
+    def over(self) -> bool:
+        """It has ended, and the engine will not take it up again."""
+        return not self.waits and not self.runs
+
+
+def states(ids: Sequence[str]) -> dict[str, Word]:
+    """Returns what Slurm says of jobs (`12` or `12_3`) that it still knows; nothing where it does not answer.
+
+    `squeue` knows a job until some minutes after its end; from then on only `sacct` does, where the cluster has it.
+    """
+    if not ids:
+        return {}
+    wanted = set(ids)
+    found = _parsed(_run(["squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i|%T|%r"]), wanted)
+    left = [job for job in ids if job not in found]
+    for start in range(0, len(left), 500):  # a command line has its limits
+        some = ",".join(left[start : start + 500])
+        text = _run(["sacct", "-X", "--noheader", "--parsable2", "--format=JobID,State,Reason", f"--jobs={some}"])
+        found |= _parsed(text, wanted)
+    return found
+
+
+def answers() -> bool:
+    """Tells whether Slurm's controller answers."""
+    return _run(["squeue", "--me", "--noheader"]) is not None
+
+
+def _parsed(text: str | None, wanted: set[str]) -> dict[str, Word]:
+    found = {}
+    for line in (text or "").splitlines():
+        job, state, reason = [*line.split("|"), "", ""][:3]
+        if job in wanted and state:
+            # sacct writes `CANCELLED by 0`; squeue gives `None` as the reason of a job that has none.
+            found[job] = Word(state.split()[0], "" if reason in ("None", "Unknown") else reason)
+    return found
+
+
+def exit_code(job: str) -> str:
+    """Returns how a job's process ended, in words; empty where Slurm does not say."""
+    match = re.search(r"\bExitCode=(\d+):(\d+)", _run(["scontrol", "show", "job", job, "--oneliner"]) or "")
+    if not match:
+        return ""
+    code, number = int(match[1]), int(match[2])
+    # A shell, and srun, give 128 + the signal as the code of what a signal ended.
+    killed = number or (code - 128 if code > 128 else 0)
+    return f"killed by signal {killed}" if killed else f"exit code {code}"
+
+
+def cancel(ids: Sequence[str]) -> None:
+    """Has Slurm end jobs: those that wait at once, those at work after the time it gives them to save (KillWait).
+
+    Raises:
+        UserError: Slurm does not take it.
+    """
+    for start in range(0, len(ids), 500):
+        command = ["scancel", *ids[start : start + 500]]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UserError(f"scancel: {error}") from error
+        # Jobs that have ended meanwhile are no mistake.
+        if done.returncode and "Invalid job id" not in done.stderr and "already" not in done.stderr:
+            raise UserError(f"scancel: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
+
+
+def _run(command: list[str]) -> str | None:
+    """Returns what a command prints, or None where it is not there or does not answer."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

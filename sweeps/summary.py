@@ -1,0 +1,43 @@
+"""How a launch of a sweep ended, and how that is told."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Summary:
+    """How a sweep ended, runs by their key."""
+
+    failed: dict[str, str] = field(default_factory=dict)
+    diverged: dict[str, str] = field(default_factory=dict)
+    eval_errors: dict[str, dict[str, str]] = field(default_factory=dict)
+    busy: dict[str, str] = field(default_factory=dict)
+    report_error: str = ""
+    stopped_by: int | None = None
+    cancelled: bool = False
+    not_begun: int = 0  # runs that --on-failure=stop kept from beginning
+
+    @property
+    def code(self) -> int:
+        """The exit code: 0; 1 where a run, an evaluation or the report failed; 128 + the signal that stopped it."""
+        if self.stopped_by is not None:
+            return 128 + self.stopped_by
+        return 1 if self.failed or self.eval_errors or self.busy or self.report_error else 0
+
+
+def tell(summary: Summary, directory: Path) -> None:
+    """Prints what went wrong, a line each, by name."""
+    for key, error in summary.failed.items():
+        log = directory / "runs" / key / "log.txt"
+        print(f"failed: {key}: {error}{f' (see {log})' if log.exists() else ''}")
+    for key, error in summary.diverged.items():
+        print(f"diverged: {key}: {error}")
+    for key, errors in summary.eval_errors.items():
+        for name, error in errors.items():
+            print(f"evaluation failed: {key}: {name}: {error} (see {directory / 'runs' / key / 'log.txt'})")
+    for key, error in summary.busy.items():
+        print(f"left alone: {key}: {error}")
+    if summary.not_begun:
+        print(f"{summary.not_begun} run{'s were' if summary.not_begun > 1 else ' was'} not begun (--on-failure=stop)")
+    if summary.stopped_by is not None:
+        print(f"{'cancelled' if summary.cancelled else 'stopped'}; the same command goes on with {directory}")
