@@ -59,9 +59,15 @@ def _marks(arm: Arm, reference: Arm) -> list[Mark]:
             words = f"other {_NAMES[short]} ({_listed(mine)} against {_listed(other)})"
             found.append(Mark(level, short, words))
     found += _ratio(arm, reference, "parameters", from_info("parameters", "total"), DIFFERS)
-    by_time = any(text(dig(run.info, "budget", "kind")) == "seconds" for run in reference.done)
-    found += _ratio(arm, reference, "training tokens", from_info("tokens"), NOTE if by_time else DIFFERS)
+    # Arms that share a budget of time or FLOPs see as many tokens as it buys them, which is what such a budget asks.
+    bought = any(text(dig(run.info, "budget", "kind")) in ("seconds", "flops") for run in reference.done)
+    found += _ratio(arm, reference, "training tokens", from_info("tokens"), NOTE if bought else DIFFERS)
     found += _ratio(arm, reference, "FLOPs/token", from_info("flops_per_token", "value"), NOTE)
+    found += [
+        Mark(DIFFERS, label, f"was to have equal {label}, and is {percent(off)} off")
+        for label, off in agreements(arm, reference)
+        if off > 0.01
+    ]
     mine, other = ({str(run.seed) for run in one.done} for one in (arm, reference))
     if mine != other:
         words = f"other seeds done ({_listed(mine)} against {_listed(other)})"
@@ -69,6 +75,31 @@ def _marks(arm: Arm, reference: Arm) -> list[Mark]:
             words = f"{plural(len(mine), 'seed')} done against {len(other)}"
         found.append(Mark(DIFFERS, "seeds", words))
     return found + within(arm)
+
+
+_COUNTS: dict[str, tuple[str, Callable[[Run], float]]] = {
+    "parameters": ("parameters", from_info("parameters", "total")),
+    "flops": ("FLOPs/token", from_info("flops_per_token", "value")),
+    "kv_bytes": ("KV bytes/token", from_info("kv_bytes_per_token")),
+}
+
+
+def agreements(arm: Arm, reference: Arm) -> list[tuple[str, float]]:
+    """Returns (what, how far off as a share) for each count in which the sweep made the arm equal to the reference.
+
+    The counts are those that the runs recorded, not those that were aimed at. Arms that were both made equal to a third
+    agree as well.
+    """
+
+    def root(one: Arm, equal: str) -> str:
+        return next((text(match.get("to")) for match in one.matches if match.get("equal") == equal), one.name)
+
+    found = []
+    for equal, (label, read) in _COUNTS.items():
+        mine, other = median(arm, read), median(reference, read)
+        if root(arm, equal) == root(reference, equal) and math.isfinite(mine) and other > 0:
+            found.append((label, abs(mine / other - 1)))
+    return found
 
 
 def _ratio(arm: Arm, reference: Arm, short: str, read: Callable[[Run], float], level: str) -> list[Mark]:

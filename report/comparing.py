@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from report.comparable import REFUSED, Mark, marks, reference_arm
+from report.comparable import REFUSED, Mark, agreements, marks, reference_arm
 from report.measures import (
     TRAINED,
     Point,
@@ -18,7 +18,7 @@ from report.measures import (
     scaling_order,
 )
 from report.reading import Arm, Study
-from report.statistics import Difference, Estimate, holm, paired, paired_shares
+from report.statistics import CONFIDENCE, Difference, Estimate, holm, paired, paired_shares
 
 RESOLVED = "resolved"
 UNRESOLVED = "not resolved"
@@ -39,8 +39,14 @@ class Comparison:
     verdict: str
     why: str = ""  # of a verdict MISSING or REFUSED
     marks: tuple[Mark, ...] = ()
-    family: int = 1  # comparisons in this study and measure with a p-value
+    matched: tuple[tuple[str, float], ...] = ()  # what the sweep made equal, and how far off it is, as a share
+    family: int = 1  # comparisons in this study with a p-value, over which Holm's correction is made
     p_holm: float = math.nan
+
+    @property
+    def smallest_seen(self) -> float:
+        """The smallest true difference that this design shows 4 times in 5; nan with fewer than two seeds."""
+        return self.difference.smallest_seen(self.family)
 
     @property
     def better(self) -> bool:
@@ -49,7 +55,11 @@ class Comparison:
 
 
 def comparisons(study: Study) -> list[Comparison]:
-    """Returns every arm against the baseline, by loss and by retrieval at the training length, where measured."""
+    """Returns every arm against the baseline, by loss and by retrieval at the training length, where measured.
+
+    All of them together are one family for Holm's correction: of studies in which nothing differs, 5% at most resolve
+    anything.
+    """
     baseline = reference_arm(study)
     if baseline is None:
         return []
@@ -59,9 +69,8 @@ def comparisons(study: Study) -> list[Comparison]:
         if not any(_measured(arm, measure) for arm in study.arms):
             continue
         others = [arm for arm in study.arms if arm is not baseline]
-        family = [_comparison(arm, baseline, measure, differing.get(arm.name, [])) for arm in others]
-        found += _corrected(family)
-    return found
+        found += [_comparison(arm, baseline, measure, differing.get(arm.name, [])) for arm in others]
+    return _corrected(found)
 
 
 def _measured(arm: Arm, measure: str) -> bool:
@@ -81,7 +90,10 @@ def _comparison(arm: Arm, baseline: Arm, measure: str, differing: list[Mark]) ->
         difference = paired_shares(_shares(_at_home(arm)), _shares(_at_home(baseline)))
         mine, other = pooled(_at_home(arm)), pooled(_at_home(baseline))
     verdict, why = _verdict(arm, baseline, measure, difference, differing)
-    return Comparison(arm.name, baseline.name, measure, difference, mine, other, verdict, why, tuple(differing))
+    matched = tuple(agreements(arm, baseline))
+    return Comparison(
+        arm.name, baseline.name, measure, difference, mine, other, verdict, why, tuple(differing), matched
+    )  # fmt: skip
 
 
 def _shares(points: list[Point]) -> dict[int, tuple[float, float]]:
@@ -109,18 +121,27 @@ def _touches(mark: Mark, measure: str) -> bool:
 
 
 def _corrected(family: list[Comparison]) -> list[Comparison]:
+    """Adjusts p for the number of comparisons; what does not hold after that is not resolved."""
     adjusted = holm([one.difference.p if one.verdict in (RESOLVED, UNRESOLVED) else math.nan for one in family])
     size = sum(math.isfinite(p) for p in adjusted)
-    return [replace(one, p_holm=p, family=size) for one, p in zip(family, adjusted, strict=True)]
+    found = []
+    for one, p in zip(family, adjusted, strict=True):
+        verdict = UNRESOLVED if one.verdict == RESOLVED and not p <= 1 - CONFIDENCE else one.verdict
+        found.append(replace(one, p_holm=p, family=size, verdict=verdict))
+    return found
 
 
 @dataclass(frozen=True)
 class ScalingLine:
-    """One scaling at one length: its estimate, and its difference to the run's own scaling (None for that itself)."""
+    """One scaling at one length: its estimate, and its difference to the run's own scaling (None for that itself).
+
+    `resolved`: the difference is, also after Holm's correction over the table's lines.
+    """
 
     scaling: str
     estimate: Estimate
     difference: Difference | None
+    resolved: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,6 +181,11 @@ def _scaling_table(arm: Arm, measure: str, multiple: float, points: list[Point])
         gap = None if scaling == TRAINED or not own else _gap(measure, here, own)
         lines.append(ScalingLine(scaling, estimate(here), gap))
     seeds = len({point.seed for point in points})
+    adjusted = holm([line.difference.p if line.difference else math.nan for line in lines])
+    lines = [
+        replace(line, resolved=line.difference is not None and line.difference.resolved and p <= 1 - CONFIDENCE)
+        for line, p in zip(lines, adjusted, strict=True)
+    ]
     return ScalingTable(arm.name, measure, multiple, points[0].length, seeds, tuple(lines))
 
 

@@ -1,5 +1,6 @@
 """Sweep and run directories, read into plain objects; what cannot be read is named, and never ends the report."""
 
+import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -37,11 +38,30 @@ class Arm:
     overrides: dict[str, Any]
     config: dict[str, Any]
     runs: list[Run]
+    matches: list[dict[str, Any]] = field(default_factory=list)  # what it was made equal to, as sweep.json has it
 
     @property
     def done(self) -> list[Run]:
         """The runs that ended well: the only ones that enter a statistic."""
         return [run for run in self.runs if run.status == "done"]
+
+
+@dataclass
+class Selection:
+    """How a hyperparameter was chosen for each arm of a study, on seeds of its own.
+
+    `choices` is as sweep.json has it, by arm; `trials` are the arms whose runs tried the values.
+    """
+
+    field: str
+    seeds: list[int]
+    choices: dict[str, dict[str, Any]]
+    trials: list[Arm]
+
+    def of(self, arm: str) -> list[tuple[float, Arm]]:
+        """Returns (value, the arm whose runs tried it) for an arm, values rising."""
+        found = [(number(trial.overrides.get(self.field)), trial) for trial in self.trials]
+        return sorted((pair for pair in found if pair[1].name.rsplit("@", 1)[0] == arm), key=lambda pair: pair[0])
 
 
 @dataclass
@@ -55,6 +75,10 @@ class Study:
     evals: list[str]
     arms: list[Arm]
     seeds: list[int]
+    selection: Selection | None = None
+    solved: dict[str, float] = field(
+        default_factory=dict
+    )  # {"accuracy": 0.9} or {"loss": 0.1}: from when a seed has it
 
     def arm(self, name: str | None) -> Arm | None:
         """Returns the arm of that name, or None."""
@@ -76,8 +100,10 @@ class Sweep:
 
     @property
     def runs(self) -> list[Run]:
-        """Every run of every study."""
-        return [run for study in self.studies for arm in study.arms for run in arm.runs]
+        """Every run of every study, those that tried hyperparameters included."""
+        chosen = [study.selection.trials for study in self.studies if study.selection]
+        arms = [arm for study in self.studies for arm in study.arms]
+        return [run for arm in [*itertools.chain(*chosen), *arms] for run in arm.runs]
 
 
 def read(directory: str | Path) -> Sweep:
@@ -103,7 +129,8 @@ class _Reader:
 
     def sweep(self) -> Sweep:
         raw = self.object("sweep.json")
-        studies = [self.study(item, index) for index, item in enumerate(items(raw, "studies"))]
+        given = [(item, self.study(item, index)) for index, item in enumerate(items(raw, "studies"))]
+        studies = self.selected([(item, study) for item, study in given if study is not None])
         name = text(raw.get("name")) or self.directory.name
         return Sweep(
             directory=self.directory,
@@ -111,7 +138,7 @@ class _Reader:
             title=text(raw.get("title")) or name,
             file=text(raw.get("file")),
             created=text(raw.get("created")),
-            studies=[study for study in studies if study is not None],
+            studies=studies,
             faults=self.faults,
         )
 
@@ -137,7 +164,18 @@ class _Reader:
             baseline = None
         title = text(raw.get("title")) or name
         evals = [text(item) for item in items(raw, "evals")]
-        return Study(name, title, text(raw.get("question")), baseline, evals, arms, seeds)
+        solved = {key: number(value) for key, value in mapping(raw.get("solved")).items()}
+        return Study(name, title, text(raw.get("question")), baseline, evals, arms, seeds, solved=solved)
+
+    def selected(self, given: list[tuple[dict[str, Any], Study]]) -> list[Study]:
+        """Gives the studies that tried hyperparameters to those that use what was chosen; returns the latter."""
+        trials = {text(raw.get("selects_for")): study for raw, study in given if text(raw.get("selects_for"))}
+        for raw, study in given:
+            select, tried = mapping(raw.get("select")), trials.get(study.name)
+            if select and tried is not None:
+                choices = {name: mapping(choice) for name, choice in mapping(select.get("choices")).items()}
+                study.selection = Selection(text(select.get("field")), tried.seeds, choices, tried.arms)
+        return [study for raw, study in given if not text(raw.get("selects_for"))]
 
     def arm(self, raw: Any, seeds: list[int], study: str) -> Arm | None:
         name = text(raw.get("name")) if isinstance(raw, dict) else ""
@@ -149,7 +187,8 @@ class _Reader:
             self.faults.append(f"sweep.json: study {study}: arm {name} lies outside the sweep's directory")
             return None
         runs = [self.run(name, folder / f"seed{seed}", seed) for seed in seeds]
-        return Arm(name, mapping(raw.get("overrides")), mapping(raw.get("config")), runs)
+        matches = list(objects(raw, "match"))
+        return Arm(name, mapping(raw.get("overrides")), mapping(raw.get("config")), runs, matches)
 
     def run(self, arm: str, directory: Path, seed: int) -> Run:
         run = Run(arm, seed, directory, "waiting")

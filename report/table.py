@@ -260,6 +260,7 @@ def _raw(
         "loss_difference_high": compared.difference.high if compared else math.nan,
         "loss_difference_p": compared.difference.p if compared else math.nan,
         "loss_difference_p_holm": compared.p_holm if compared else math.nan,
+        "loss_difference_smallest_seen": compared.smallest_seen if compared else math.nan,
         "verdict": compared.verdict if compared else "",
     }
     for length in lengths:

@@ -60,7 +60,7 @@ def _arm(one: Comparison) -> str:
         return f"{pair}: not comparable ({one.why}), so no difference is claimed."
     if one.verdict == ONE_SEED:
         return _one_seed(one, pair)
-    return f"{_claim(one, what)}{_correction(one)}{_qualification(one)}."
+    return f"{_claim(one, what)}{_matched(one)}{_qualification(one)}."
 
 
 def _claim(one: Comparison, what: str) -> str:
@@ -69,13 +69,26 @@ def _claim(one: Comparison, what: str) -> str:
     if one.verdict == UNRESOLVED:
         shown = amount(one.measure, gap.mean, gap.half, signed=True)
         half = _within(one.measure, gap)
-        return f"{one.arm} against {one.baseline}, {what}: no difference resolved ({shown} {half}, {seeds})"
+        return (
+            f"{one.arm} against {one.baseline}, {what}: no difference resolved{_correction(one)} ({shown} {half}, "
+            f"{seeds}{_seen(one)})"
+        )
     winner, loser = (one.arm, one.baseline) if one.better else (one.baseline, one.arm)
     turned = gap.mean < 0
     low, high = (-gap.high, -gap.low) if turned else (gap.low, gap.high)
     what = "" if one.measure == "loss" else f" in {what}"
     shown = amount(one.measure, abs(gap.mean), gap.half)
-    return f"{winner} beats {loser}{what} by {shown} {_ends(one.measure, low, high, gap.half)}, {seeds}"
+    return (
+        f"{winner} beats {loser}{what} by {shown} {_ends(one.measure, low, high, gap.half)}, {seeds}{_correction(one)}"
+    )
+
+
+def _seen(one: Comparison) -> str:
+    """Returns what the design could have seen, where something could be told of it."""
+    smallest = one.smallest_seen
+    if not (math.isfinite(smallest) and smallest > 0):
+        return ""
+    return f"; a true {amount(one.measure, smallest, one.difference.half)} would have been seen 4 times in 5"
 
 
 def _one_seed(one: Comparison, pair: str) -> str:
@@ -91,10 +104,22 @@ def _one_seed(one: Comparison, pair: str) -> str:
 
 
 def _correction(one: Comparison) -> str:
-    if one.family < 2 or one.verdict != RESOLVED:
+    """Returns what Holm's correction says, where there are several comparisons and it decides something."""
+    over = f"Holm's correction ({one.family} comparisons)"
+    if one.family < 2 or not one.difference.resolved:
         return ""
-    holds = "holds" if one.p_holm <= 0.05 else "does not hold"
-    return f"; {holds} after Holm's correction ({one.family} comparisons)"
+    return f"; holds after {over}" if one.verdict == RESOLVED else f" after {over}, though by itself it would be"
+
+
+def _matched(one: Comparison) -> str:
+    """Returns what the sweep made equal, and how nearly: `; matched parameters within 0.1%`."""
+    found = [f"{label} {near(off)}" for label, off in one.matched if off <= 0.01]
+    return f"; matched {listed(found)}" if found else ""
+
+
+def near(off: float) -> str:
+    """Returns how near two counts are, never nearer than they are: `exactly`, or `within 0.1%`."""
+    return "exactly" if off == 0 else f"within {math.ceil(1e3 * off - 1e-9) / 10:g}%"
 
 
 def _qualification(one: Comparison) -> str:
@@ -165,8 +190,8 @@ def _scaling(study: Study, table: ScalingTable) -> Sentence:
             f"One seed cannot resolve anything about seeds; these are intervals over {noise}, measurement noise only."
         )
         return Sentence(ONE_SEED, f"{head}. {tail}")
-    resolved = [_moved(table.measure, line, label) for line in gaps if line.difference and line.difference.resolved]
-    open_ = [_open(table.measure, line, label) for line in gaps if line.difference and not line.difference.resolved]
+    resolved = [_moved(table.measure, line, label) for line in gaps if line.resolved]
+    open_ = [_open(table.measure, line, label) for line in gaps if not line.resolved]
     parts = [f"Against {reference}: {'; '.join(resolved)}"] if resolved else []
     if open_:
         parts.append(f"{'Not' if parts else f'Against {reference} not'} resolved: {listed(open_)}")

@@ -41,8 +41,12 @@ def test_a_worse_arm_is_beaten_by_the_baseline(tmp_path: Path) -> None:
 
 def test_a_difference_within_its_interval_is_said_to_be_unresolved(tmp_path: Path) -> None:
     found = said(synthetic.losses(tmp_path, {"h4": [1.70, 1.72, 1.71], "h8": [1.704, 1.718, 1.713]}))
-    # differences 0.004, -0.002, 0.003: mean 0.00167, standard error 0.00186, times 4.3027 = 0.0080
-    assert found == {"h8 against h4, loss: no difference resolved (+0.0017 nats ±0.0080, 3 seeds).": "not resolved"}
+    # differences 0.004, -0.002, 0.003: mean 0.00167, standard error 0.00186, times 4.3027 = 0.0080; of three pairs a
+    # t-test has power 0.8 at 3.26 deviations, which are 0.00321
+    assert found == {
+        "h8 against h4, loss: no difference resolved (+0.0017 nats ±0.0080, 3 seeds; a true 0.0105 nats would have "
+        "been seen 4 times in 5).": "not resolved"
+    }
 
 
 def test_one_seed_resolves_nothing_however_large_the_difference(tmp_path: Path) -> None:
@@ -59,7 +63,41 @@ def test_several_comparisons_are_corrected_in_words(tmp_path: Path) -> None:
     arms = {"h1": base, "h2": [1.712, 1.717, 1.7335], "h4": [1.66, 1.6702, 1.6799], "h8": [1.69, 1.73, 1.72]}
     found = said(synthetic.losses(tmp_path, arms))
     assert any(text.startswith("h4 beats h1") and "; holds after Holm's correction (3" in text for text in found)
-    assert any(text.startswith("h1 beats h2") and "; does not hold after Holm's" in text for text in found)
+    (open_,) = [text for text in found if text.startswith("h2 against h1")]
+    assert found[open_] == "not resolved" and "beats" not in open_
+    assert "no difference resolved after Holm's correction (3 comparisons), though by itself it would be (+0.0" in open_
+
+
+def matched(directory: Path, arm: str, **match: Any) -> None:
+    path = directory / "sweep.json"
+    sweep = json.loads(path.read_text())
+    for one in sweep["studies"][0]["arms"]:
+        if one["name"] == arm:
+            one["match"] = [{"equal": "parameters", "to": "h1", "by": "model.mlp_width", "value": 99, **match}]
+    path.write_text(json.dumps(sweep))
+
+
+def test_what_the_sweep_made_equal_is_said_as_the_runs_recorded_it(tmp_path: Path) -> None:
+    values = {"h1": [1.80, 1.82, 1.81], "h4": [1.77, 1.788, 1.779], "h8": [1.75, 1.768, 1.759]}
+    directory = synthetic.losses(tmp_path, values)
+    total = round(139584 * 1.0006)
+    for seed in range(3):
+        change(directory, f"h4/seed{seed}", parameters={"total": total})
+    matched(directory, "h4", reached=1, wanted=1)
+    matched(directory, "h8", equal="kv_bytes")
+    texts = list(said(directory))
+    assert "h4 beats h1 by 0.0310 nats" in texts[1] and texts[1].endswith("; matched parameters within 0.1%.")
+    assert texts[0].startswith("h8 beats h1") and texts[0].endswith("; matched KV bytes/token exactly.")
+    # What was to be equal and is not, is said; and arms made equal to a third are equal to each other.
+    for seed in range(3):
+        change(directory, f"h8/seed{seed}", kv_bytes_per_token=1100)
+    texts = list(said(directory))
+    assert "matched KV" not in texts[0] and "was to have equal KV bytes/token, and is 7.4% off" in texts[0]
+    matched(directory, "h8")
+    sweep = json.loads((directory / "sweep.json").read_text())
+    sweep["studies"][0]["baseline"] = "h4"
+    (directory / "sweep.json").write_text(json.dumps(sweep))
+    assert [text.split("; ")[-1] for text in said(directory)] == ["matched parameters within 0.1%."] * 2
 
 
 def test_an_arm_that_read_other_data_gets_no_claim(tmp_path: Path) -> None:
