@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from configs import cli
-from report import charts_grid, charts_lengths, charts_training, export, frames, page, table
+from report import charts_grid, charts_lengths, charts_selection, charts_training, export, frames, page, table
 from report.figures import Figure
 from report.files import write
 from report.formats import slug
@@ -74,6 +74,7 @@ def figures(study: Study) -> list[Figure]:
         charts_lengths.loss_by_length(study),
         charts_lengths.retrieval_by_length(study),
         *charts_training.costs(study),
+        charts_selection.loss_by_value(study),
         charts_lengths.loss_by_scaling(study),
         charts_lengths.retrieval_by_scaling(study),
         charts_grid.retrieval_by_pairs(study),

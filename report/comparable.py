@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from report import selecting
 from report.formats import count, counted, percent, plural
 from report.measures import from_info, median
 from report.reading import Arm, Run, Study, dig, items, mapping, number, text
@@ -28,7 +29,15 @@ def marks(study: Study) -> dict[str, list[Mark]]:
     reference = reference_arm(study)
     if reference is None or not reference.done:
         return {}
-    return {arm.name: _marks(arm, reference) for arm in study.arms if arm is not reference and arm.done}
+    others = [arm for arm in study.arms if arm is not reference and arm.done]
+    doubts = {arm.name: selecting.warnings(study, arm) for arm in study.arms}
+    return {
+        arm.name: [*_marks(arm, reference), *_doubtful([*doubts[arm.name], *doubts[reference.name]])] for arm in others
+    }
+
+
+def _doubtful(found: list[tuple[str, str]]) -> list[Mark]:
+    return [Mark(DIFFERS, short, words) for short, words in found]
 
 
 def reference_arm(study: Study) -> Arm | None:

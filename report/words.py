@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from report import selecting
 from report.comparable import DIFFERS, NOTE, REFUSED, marks, reference_arm, within
 from report.comparing import (
     MISSING,
@@ -246,4 +247,5 @@ def preface(study: Study) -> str:
         only = f" {study.arms[0].name}" if study.arms else ""
         return f"One arm,{only}: nothing to compare it with." if only else "No arms."
     named = "the baseline" if study.baseline else "the first arm, since the study names no baseline"
-    return f"Every arm against {reference.name}, {named}. Lower loss is better; higher retrieval is better."
+    said = f"Every arm against {reference.name}, {named}. Lower loss is better; higher retrieval is better."
+    return f"{said} {selecting.preface(study)}".strip()
