@@ -90,7 +90,7 @@ def told(run: Standing, record: Record, word: Word) -> Standing:
             return replace(run, status="running", note=name)
         return replace(run, note=run.note or name) if run.status in ("running", "waiting") else run
     if run.status == "running" or (run.status == "preempted" and run.note) or run.status == "waiting":
-        if word.state == "COMPLETED":
+        if word.state in ("COMPLETED", squeue.GONE):
             return run
         return replace(run, status="failed", note="", error=f"{name}: {word.state}")
     return run

@@ -87,7 +87,7 @@ class RayEngine:
             self.ray.init(**wanted, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
             told = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise UserError(f"--ray-address={options.address}: {told}") from error
+            raise UserError(f"--address={options.address}: {told}") from error
 
     def adopt(self, wanted: Mapping[str, Job]) -> dict[int, Job]:
         """Returns nothing: Ray ends tasks with their launcher."""

@@ -29,8 +29,7 @@ from sweeps.worker import Job, Outcome, redirect, work
 MOST = 1000  # jobs that are queued at once, and in one array: Slurm's own default
 NOTICE = 120  # seconds before a job's time limit at which its run saves itself
 SETTLED = 3.0  # seconds between the end of a job and the belief that it left no result
-LATE = 30.0  # the same for a job that ended well: a shared file system may show its result later
-FORGOTTEN = 300.0  # seconds after which a job that Slurm does not know counts as dead
+LATE = 30.0  # the same for a job that seems to have ended well: a shared file system may show its result later
 POLL = (1.0, 20.0)  # seconds between questions to Slurm: after something happened, and when nothing did for long
 
 
@@ -72,7 +71,7 @@ class _Held:
     job: Job
     id: str
     word: Word | None = None
-    since: float = 0.0  # when Slurm first said that it is over, or did not know it
+    since: float = 0.0  # when Slurm first said that it is over
 
 
 class SlurmEngine:
@@ -212,7 +211,9 @@ class SlurmEngine:
         before = [held.word for held in self.held.values()]
         for held in self.held.values():
             word = said.get(held.id)
-            if word is not None and not word.over:
+            if word is None:  # Slurm did not answer
+                continue
+            if not word.over:
                 held.since = 0.0
             elif not held.since:
                 held.since = self.asked
@@ -234,11 +235,12 @@ class SlurmEngine:
         """Returns how a job ended that left no result, if it did."""
         passed = time.monotonic() - held.since if held.since else 0.0
         name, word = f"slurm job {held.id}", held.word
-        if word is None:
-            return Ended(place, held.job, None, f"{name}: Slurm no longer knows it") if passed > FORGOTTEN else None
-        if not word.over or passed < (LATE if word.state == "COMPLETED" else SETTLED):
+        if word is None or not word.over:
             return None
-        if word.state == "CANCELLED":
+        begun = word.state != squeue.GONE or self._job(held.id).paths.stdout.exists()
+        if passed < (LATE if begun and word.state in ("COMPLETED", squeue.GONE) else SETTLED):
+            return None
+        if word.state == "CANCELLED" or not begun:
             return Ended(place, held.job, None, f"{name} was cancelled", "cancelled")
         if word.state in squeue.LOST:
             return Ended(place, held.job, None, f"{name}: {word.state}", "lost")

@@ -12,6 +12,7 @@ ENGINE = "slurm"
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 AT_WORK = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "STOPPED", "RESIZING", "SIGNALING")
 LOST = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED", "TIMEOUT")  # the cluster's doing: the run goes on later
+GONE = "GONE"  # our own word: Slurm answers, and knows of no such job
 PATIENCE = 60.0  # seconds for one of Slurm's commands to answer
 
 
@@ -39,20 +40,24 @@ class Word:
 
 
 def states(ids: Sequence[str]) -> dict[str, Word]:
-    """Returns what Slurm says of jobs (`12` or `12_3`) that it still knows; nothing where it does not answer.
+    """Returns what Slurm says of jobs (`12` or `12_3`); nothing where it does not answer.
 
-    `squeue` knows a job until some minutes after its end; from then on only `sacct` does, where the cluster has it.
+    `squeue` knows a job until some minutes after its end; from then on only `sacct` does, where the cluster has it. A
+    task of an array that is cancelled before it began is GONE at once.
     """
     if not ids:
         return {}
     wanted = set(ids)
-    found = _parsed(_run(["squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i|%T|%r"]), wanted)
+    text = _run(["squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i|%T|%r"])
+    if text is None:
+        return {}
+    found = _parsed(text, wanted)
     left = [job for job in ids if job not in found]
     for start in range(0, len(left), 500):  # a command line has its limits
         some = ",".join(left[start : start + 500])
         text = _run(["sacct", "-X", "--noheader", "--parsable2", "--format=JobID,State,Reason", f"--jobs={some}"])
         found |= _parsed(text, wanted)
-    return found
+    return found | {job: Word(GONE) for job in ids if job not in found}
 
 
 def answers() -> bool:

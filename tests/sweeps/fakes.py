@@ -126,7 +126,7 @@ def pids(directory):
 
 
 def main():
-    """Launches a sweep file with the fakes: `python -m tests.sweeps.fakes FILE DIR [LAUNCHER [RETRIES]]`."""
+    """Launches a sweep file with the fakes: `FILE DIR [LAUNCHER [RETRIES [SBATCH...]]]`."""
     import sys
 
     from sweeps import expand, launch
@@ -139,10 +139,9 @@ def main():
     retries = int(more[1]) if len(more) > 1 else 0
     workers = 2 if launcher == "local" else None
     functions = Functions("tests.sweeps.fakes:train", "tests.sweeps.fakes:evaluate")
-    done = launch.launch(
-        expand.load(file), Path(directory), workers=workers, functions=functions, where=Where(launcher),
-        policy=Policy(retries=retries),
-    )  # fmt: skip
+    where = Where(launcher, {"sbatch": more[2:]} if more[2:] else {})
+    sweep, policy = expand.load(file), Policy(retries=retries)
+    done = launch.launch(sweep, Path(directory), workers=workers, functions=functions, where=where, policy=policy)
     sys.exit(done.code)
 
 
