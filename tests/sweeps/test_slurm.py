@@ -68,14 +68,17 @@ def at_work(tmp_path, arm):
 
 def test_a_sweep_is_one_array_each_run_once_and_is_finished_by_another_launcher(cluster, ended, tmp_path):
     sweep = sweep_of(tmp_path, ["a", "raise", "kill", "diverge", "once"])
-    summary = run(tmp_path, sweep)
+    asked = {"partition": "main", "time": "1:00:00", "cpus": "1", "memory": "500M", "sbatch": ["nice=5"]}
+    summary = run(tmp_path, sweep, **asked)
     failed = {key: error.split(": ", 1)[-1] for key, error in summary.failed.items()}
     assert failed == {
         "raise/seed0": "no such luck", "kill/seed0": "FAILED, killed by signal 9", "once/seed0": "FAILED, exit code 1",
     }  # fmt: skip
     assert list(summary.diverged) == ["diverge/seed0"]
     (script,) = (tmp_path / "out/.sweep/slurm").glob("*_submission.sh")
-    assert "--array=0-4%" in script.read_text()
+    given = {line.removeprefix("#SBATCH --") for line in script.read_text().splitlines() if line.startswith("#SBATCH")}
+    assert {"array=0-4%5", "partition=main", "time=60", "cpus-per-task=1", "mem=500M", "nice=5", "requeue"} <= given
+    assert "signal=USR2@120" in given and "--cpus-per-task=1" in script.read_text().splitlines()[-1]
     assert "training a" in (tmp_path / "out/runs/a/seed0/log.txt").read_text()
     # Begun on Slurm, continued on this machine: only what failed is done again.
     summary = run(tmp_path, sweep, "local")
