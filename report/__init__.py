@@ -9,15 +9,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def load(directory: str | Path) -> pd.DataFrame:
-    """Returns every number that the evaluations of a sweep's (or one run's) finished runs gave, one a row.
+def load(directory: str | Path, what: str = "results") -> pd.DataFrame:
+    """Returns a sweep's (or one run's) numbers as a tidy data frame.
 
-    Columns: study, arm, seed, measure, unit, length, multiple, scaling, depth, position, value, low, high, correct,
-    examples. `report.frames.metrics` has the training curves.
+    Args:
+        directory: the sweep's or the run's.
+        what: "results", every number that evaluations of finished runs gave, one a row: study, arm, seed, measure,
+            unit, length, multiple, scaling, depth, position, value, low, high, correct, examples. "metrics": the
+            training curves, a row a logged line. "runs": a row a run with its state, sizes, times, and every config
+            field in which the study's arms differ.
 
     Raises:
-        UserError: the directory holds neither a sweep nor a run.
+        UserError: the directory holds neither a sweep nor a run, or `what` is none of the three.
     """
+    from configs.errors import UserError
     from report import frames, reading  # pandas takes a second, which importing a part of the report should not
 
-    return frames.results(reading.read(directory))
+    made = {"results": frames.results, "metrics": frames.metrics, "runs": frames.runs}
+    if what not in made:
+        raise UserError(f"what = {what!r}: must be {', '.join(made)}")
+    return made[what](reading.read(directory))

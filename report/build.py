@@ -1,26 +1,41 @@
-"""`python -m report.build DIR`: reads a sweep or a run, writes DIR/report/ with the page, the plots and the tables."""
+"""`python -m report.build DIR`: reads a sweep or a run, writes DIR/report/ with the page, the plots and the tables.
+
+With --live it goes on while the sweep runs: it builds again when files have changed, and the open page reads itself
+again. Nothing listens on a port; Ctrl-C ends it.
+"""
 
 import csv
+import hashlib
 import io
 import json
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from configs import cli
-from report import charts_grid, charts_lengths, charts_selection, charts_training, export, frames, page, table
+from configs.errors import UserError
+from report import charts_grid, charts_lengths, charts_selection, charts_training, export, frames, live, page, table
 from report.figures import Figure
 from report.files import write
 from report.formats import slug
 from report.reading import Study, Sweep, read
 
+EVERY = 30  # seconds between two looks of a live report
+SMALL = 200_000  # bytes up to which a picture in the page is vectors in any case
+_DRAWN: dict[str, tuple[str, page.Image]] = {}  # a plot's path -> (digest of its spec, its picture)
 MANIFEST = "files.json"  # what the last build wrote, so that the next one can take away what it no longer draws
 
 
-def build(directory: str | Path) -> Path:
-    """Writes the report of a sweep directory or of a single run directory.
+def build(directory: str | Path, reload: int = 0) -> Path:
+    """Writes the report of a sweep directory or of a single run directory to DIR/report.
+
+    Args:
+        directory: the sweep's or the run's.
+        reload: seconds after which the page reads itself again; 0: never.
 
     Returns:
         The path of index.html.
@@ -28,15 +43,18 @@ def build(directory: str | Path) -> Path:
     Raises:
         UserError: the directory holds neither a sweep nor a run.
     """
-    sweep = read(directory)
-    out = Path(directory) / "report"
-    out.mkdir(exist_ok=True)
+    return write_report(read(directory), Path(directory) / "report", reload)
+
+
+def write_report(sweep: Sweep, out: Path, reload: int = 0) -> Path:
+    """Writes the report of what was read into a folder, made if absent; returns the path of its page."""
+    out.mkdir(parents=True, exist_ok=True)
     before = _manifest(out)
     tables = [table.build(study) for study in sweep.studies]
     drawn = [_draw(study, name, out) for study, name in zip(sweep.studies, _file_names(sweep), strict=True)]
     files = [name for figures in drawn for figure, _ in figures for name in figure.files]
     files += _write_tables(tables, out) + _write_frames(sweep, out)
-    write(out / "index.html", page.render(sweep, tables, drawn, out))
+    write(out / "index.html", page.render(sweep, tables, drawn, out, reload))
     files.append("index.html")
     write(out / MANIFEST, json.dumps(sorted(files), indent=1) + "\n")
     for name in set(before) - set(files):
@@ -83,17 +101,32 @@ def figures(study: Study) -> list[Figure]:
     return [figure for figure in found if figure is not None]
 
 
-def _draw(study: Study, prefix: str, out: Path) -> list[tuple[Figure, str]]:
-    """Writes the study's plots and returns each figure with its SVG."""
-    drawn = []
-    for figure in figures(study):
-        image = export.svg(figure.spec)
-        for suffix, content in (("svg", image), ("pdf", export.pdf(image)), ("png", export.png(image))):
-            name = f"{prefix}{figure.key}.{suffix}"
-            write(out / name, content)
-            figure.files.append(name)
-        drawn.append((figure, image))
-    return drawn
+def _draw(study: Study, prefix: str, out: Path) -> list[tuple[Figure, page.Image]]:
+    """Writes the study's plots and returns each figure with its picture."""
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda figure: (figure, _write_plots(figure, prefix, out)), figures(study)))
+
+
+def _write_plots(figure: Figure, prefix: str, out: Path) -> page.Image:
+    """Writes one plot as SVG, PDF and PNG; returns the smaller of SVG and PNG (a thousand lines are fewer pixels).
+
+    What this process has drawn already is not drawn again: a live report changes in few figures at a time.
+    """
+    names = {suffix: f"{prefix}{figure.key}.{suffix}" for suffix in ("svg", "pdf", "png")}
+    figure.files += names.values()
+    place = str((out / names["svg"]).absolute())
+    said = hashlib.sha256(json.dumps(figure.spec, sort_keys=True).encode()).hexdigest()
+    known = _DRAWN.get(place)
+    if known and known[0] == said and all((out / name).exists() for name in names.values()):
+        return known[1]
+    drawing = export.svg(figure.spec)
+    pixels, vectors = export.png(drawing), drawing.encode("utf-8")
+    for suffix, content in (("svg", vectors), ("pdf", export.pdf(drawing)), ("png", pixels)):
+        write(out / names[suffix], content)
+    many = len(vectors) > max(SMALL, len(pixels))
+    image = page.Image("png", pixels) if many else page.Image("svg+xml", vectors)
+    _DRAWN[place] = (said, image)
+    return image
 
 
 def _write_tables(tables: list[table.Table], out: Path) -> list[str]:
@@ -123,7 +156,8 @@ def _csv_cell(value: Any) -> Any:
 
 def _write_frames(sweep: Sweep, out: Path) -> list[str]:
     files = []
-    for name, frame in (("metrics", frames.metrics(sweep)), ("results", frames.results(sweep))):
+    made = {"metrics": frames.metrics, "results": frames.results, "runs": frames.runs}
+    for name, frame in ((name, make(sweep)) for name, make in made.items()):
         write(out / f"{name}.csv", frame.to_csv(index=False))
         buffer = io.BytesIO()
         _typed(frame).to_parquet(buffer, index=False)
@@ -142,7 +176,17 @@ def main(argv: list[str]) -> None:
     """Builds the report and prints where it lies."""
     parser = cli.parser(__doc__ or "")
     parser.add_argument("directory", metavar="DIR", help="a sweep directory or a single run directory")
-    print(build(parser.parse_args(argv).directory))
+    parser.add_argument("--live", action="store_true", help="build again when runs have changed, until all have ended")
+    parser.add_argument("--every", type=int, metavar="SECONDS", help=f"with --live: between two looks; default {EVERY}")
+    given = parser.parse_args(argv)
+    if given.every is not None and not given.live:
+        raise UserError("--every: says how often --live looks, so it needs --live")
+    if given.every is not None and given.every < 1:
+        raise UserError(f"--every={given.every}: must be 1 second or more")
+    if given.live:
+        live.follow(Path(given.directory), given.every or EVERY, build)
+    else:
+        print(build(given.directory))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from report.reading import Arm, Run, Study, number
 from report.statistics import over_seeds
 
 LINES = 12000  # points a chart of curves may hold over all its lines
+THIN = 150  # runs up to which each seed has a thin line of its own beside its arm's mean
 
 
 def curves(study: Study, key: str, title: str, smooth: bool) -> Figure | None:
@@ -43,13 +44,14 @@ def curves(study: Study, key: str, title: str, smooth: bool) -> Figure | None:
     if not runs:
         return None
     most = max(24, min(160, LINES // len(runs)))
+    thinly = len(runs) <= THIN
     per_run = {(arm.name, run.seed): _thin(_series(run, key, smooth), most) for arm, run in runs}
     means = {arm.name: _mean(arm, per_run) for arm in study.arms}
     ends = _ends([per_run[arm.name, run.seed] for arm, run in runs if run.status == "done"] or list(per_run.values()))
     data = {
         "seeds": [
             {"arm": arm, "line": f"{arm}/{seed}", "tokens": tokens, "loss": value}
-            for (arm, seed), series in per_run.items()
+            for (arm, seed), series in (per_run.items() if thinly else ())
             for tokens, value in cut(_pairs(series), ends[1])
         ],
         "means": [
@@ -67,18 +69,32 @@ def curves(study: Study, key: str, title: str, smooth: bool) -> Figure | None:
     tips = tip(("arm:N", "arm", ""), ("tokens:Q", "tokens", ",.0f"), ("loss:Q", "loss", ".4f"))
     tips += tip(("seeds:Q", "seeds", ""))
     hover = on("means").mark_point(filled=True, fillOpacity=0, opacity=1, size=80).encode(x, y, tooltip=tips)
-    caption = "Thick: mean over finished seeds. Thin: each seed."
+    caption = "Thick: mean over finished seeds."
+    caption += " Thin: each seed." if thinly else f" Beyond {THIN} runs, seeds have no lines of their own."
     caption += " Smoothed over a twentieth of the run." if smooth else ""
     caption += " What lies above the top is cut." if any(series.max() > ends[1] for series in per_run.values()) else ""
     spec = finish(sized(alt.layer(thin, thick, hover)), data)
-    lines = [_line(arm, run, _thin(_series(run, key, smooth=False), most)) for arm, run in runs]
+    lines = _lines(runs, key, per_run, thinly, most)
     return Figure(key.replace("_", "-"), title.capitalize(), caption, spec, lines=lines)
 
 
-def _line(arm: Arm, run: Run, series: pd.Series) -> dict[str, Any]:
-    values = [float(f"{value:.6g}") for value in series.to_list()]
-    done = run.status == "done"
-    return {"arm": arm.name, "seed": run.seed, "done": done, "tokens": series.index.to_list(), "loss": values}
+def _lines(
+    runs: list[tuple[Arm, Run]], key: str, per_run: dict[tuple[str, int], pd.Series], thinly: bool, most: int
+) -> dict[str, Any]:
+    """Returns each run's line as drawn and as logged, and once the tokens that lines share."""
+    places: dict[tuple[float, ...], int] = {}
+    found = []
+    for arm, run in runs:
+        drawn = per_run[arm.name, run.seed]
+        logged = _thin(_series(run, key, smooth=False), most)
+        place = places.setdefault(tuple(drawn.index.to_list()), len(places))
+        one = {"arm": arm.name, "seed": run.seed, "done": run.status == "done", "at": place, "drawn": _short(drawn)}
+        found.append(one | ({} if one["drawn"] == _short(logged) else {"logged": _short(logged)}))
+    return {"thin": thinly, "tokens": [list(one) for one in places], "runs": found}
+
+
+def _short(series: pd.Series) -> list[float]:
+    return [float(f"{value:.5g}") for value in series.to_list()]
 
 
 def _logged(run: Run, key: str) -> list[tuple[float, float]]:

@@ -1,7 +1,12 @@
-"""Plots as files: SVG, PDF and PNG of each figure, from the very specs that the page shows."""
+"""Plots as files: SVG, PDF and PNG of each figure, as wide as a paper's column (in panels: as its text).
 
-import copy
+They are drawn from the specs that the page shows. A pixel of the SVG is 1/96 inch, a point of the PDF 1/72.
+"""
+
+import math
+import re
 import struct
+import threading
 import zlib
 from typing import Any
 
@@ -11,24 +16,61 @@ import vl_convert
 from report import theme
 
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-PNG_SCALE = 3.0  # 288 pixels an inch: print quality at column width
+PNG_SCALE = 3.0  # 288 pixels an inch: print quality
+COLUMN, TEXT = 312, 648  # pixels: 3.25 and 6.75 inches, the column and the text of a two-column paper
+BESIDE = 72  # pixels that a panel's axis and its distance to the next take
+PIXELS = 6_000_000
+_SIZE = re.compile(r'(<svg\b[^>]*?) width="([\d.]+)" height="([\d.]+)"')
+_DRAWING = threading.Lock()  # one JavaScript engine draws for all threads
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def svg(spec: dict[str, Any]) -> str:
-    """Returns the figure as SVG on white; nothing is fetched."""
-    themed = copy.copy(spec) | {"config": theme.config()}
-    return str(vl_convert.vegalite_to_svg(themed, vl_version=VEGA_LITE, allowed_base_urls=[]))
+    """Returns the figure as SVG on white, COLUMN pixels wide, in panels TEXT at most; nothing is fetched."""
+    themed = _sized(spec) | {"config": theme.config()}
+    with _DRAWING:
+        drawn = str(vl_convert.vegalite_to_svg(themed, vl_version=VEGA_LITE, allowed_base_urls=[]))
+    return _narrowed(drawn)
+
+
+def _sized(spec: dict[str, Any]) -> dict[str, Any]:
+    if "facet" not in spec:
+        return spec | {"width": COLUMN, "height": 200, "autosize": {"type": "fit-x", "contains": "padding"}}
+    inner = spec["spec"]
+    across = min(spec.get("columns") or 1, 4)
+    room = TEXT // across - BESIDE
+    if inner.get("width", 0) <= room or any(layer["mark"].get("type") == "rect" for layer in inner.get("layer", [])):
+        return spec
+    return spec | {"spec": inner | {"width": room, "height": round(room * inner["height"] / inner["width"])}}
+
+
+def _narrowed(drawn: str) -> str:
+    """Returns an SVG that is at most TEXT wide: a wider one is shrunk as a whole."""
+    width, _ = size(drawn)
+    return _resized(drawn, TEXT / width) if width > TEXT else drawn
+
+
+def size(drawn: str) -> tuple[float, float]:
+    """Returns the width and height of an SVG in its pixels."""
+    found = _SIZE.match(drawn)
+    return (float(found.group(2)), float(found.group(3))) if found else (0.0, 0.0)
+
+
+def _resized(drawn: str, factor: float) -> str:
+    width, height = (f"{factor * one:.6g}" for one in size(drawn))
+    return _SIZE.sub(lambda found: f'{found.group(1)} width="{width}" height="{height}"', drawn, count=1)
 
 
 def pdf(drawn: str) -> bytes:
-    """Returns an SVG as PDF, text as text."""
-    return bytes(vl_convert.svg_to_pdf(drawn))
+    """Returns an SVG as PDF of the same size on paper, text as text."""
+    return bytes(vl_convert.svg_to_pdf(_resized(drawn, 72 / 96)))
 
 
 def png(drawn: str) -> bytes:
-    """Returns an SVG as PNG at print resolution."""
-    return packed(bytes(vl_convert.svg_to_png(drawn, scale=PNG_SCALE)))
+    """Returns an SVG as PNG at print resolution, of very large ones (many panels) as much as PIXELS allow."""
+    width, height = size(drawn)
+    scale = min(PNG_SCALE, math.sqrt(PIXELS / max(1.0, width * height)))
+    return packed(bytes(vl_convert.svg_to_png(drawn, scale=scale)))
 
 
 def packed(raw: bytes) -> bytes:

@@ -11,6 +11,8 @@ from report import theme
 
 SHOWN = "length(shown) == 0 || indexof(shown, datum.arm) >= 0"  # `shown` is set by the page's arm switches
 
+NAMED = 40  # names that a legend lists; more would be higher than the chart, and colours repeat five times
+
 
 @dataclass
 class Figure:
@@ -24,7 +26,7 @@ class Figure:
     panel_width: int = 0  # of a chart in panels: pixels one takes, so that the page can choose how many stand in a row
     wide: bool = False  # takes the page's whole width
     panels: int = 1
-    lines: list[dict[str, Any]] | None = None  # of curves: each seed's points as logged, for the page's smoothing
+    lines: dict[str, Any] | None = None  # of curves: what `seeds` and `means` are made from, for the page
     files: list[str] = field(default_factory=list)
 
 
@@ -93,13 +95,14 @@ def on(name: str) -> alt.Chart:
 
 def colour(names: list[str], title: str | None = None, field_name: str = "arm") -> alt.Color:
     """Returns the colour channel: one colour a name, in the study's order and the same in every chart."""
-    return alt.Color(f"{field_name}:N", scale=alt.Scale(domain=names), legend=alt.Legend(title=title), title=title)
+    legend = alt.Legend(title=title) if len(names) <= NAMED else None
+    return alt.Color(f"{field_name}:N", scale=alt.Scale(domain=names), legend=legend, title=title)
 
 
 def shape(names: list[str], field_name: str = "arm") -> alt.Shape:
     """Returns the shape channel, so that colour is never the only difference."""
     marks = [theme.SHAPES[index % len(theme.SHAPES)] for index in range(len(names))]
-    return alt.Shape(f"{field_name}:N", scale=alt.Scale(domain=names, range=marks), title=None)
+    return alt.Shape(f"{field_name}:N", scale=alt.Scale(domain=names, range=marks), title=None, **_unnamed(names))
 
 
 def dashes(names: list[str], field_name: str = "arm") -> list[alt.StrokeDash]:
@@ -107,7 +110,11 @@ def dashes(names: list[str], field_name: str = "arm") -> list[alt.StrokeDash]:
     if len(names) <= len(theme.LIGHT):
         return []
     scale = alt.Scale(domain=names, range=[theme.dash(index) for index in range(len(names))])
-    return [alt.StrokeDash(f"{field_name}:N", scale=scale, title=None)]
+    return [alt.StrokeDash(f"{field_name}:N", scale=scale, title=None, **_unnamed(names))]
+
+
+def _unnamed(names: list[str]) -> dict[str, Any]:
+    return {} if len(names) <= NAMED else {"legend": None}
 
 
 def domain(values: Iterable[float], ends: Iterable[float] = (), pad: float = 0.06) -> tuple[float, float]:

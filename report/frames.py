@@ -1,5 +1,6 @@
 """Tidy frames: every logged line and every measured number, one a row, for the charts and for a notebook."""
 
+import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +9,7 @@ import pandas as pd
 
 from report.measures import bounds, loss_points, retrieval_points
 from report.reading import Arm, Run, Study, Sweep, dig, items, mapping, number, objects, text
+from report.settings import config_of, settings
 from report.statistics import wilson
 
 _RESULTS = ["study", "arm", "seed", "measure", "unit", "length", "multiple", "scaling", "depth", "position"]
@@ -46,6 +48,37 @@ def results(sweep: Sweep) -> pd.DataFrame:
         for arm in study.arms:
             rows += [{"study": study.name, "arm": arm.name, **row} for row in _points(arm)]
     return pd.DataFrame(rows, columns=_RESULTS)
+
+
+_OF_RUN: dict[str, tuple[str, ...]] = {
+    "step": ("step",),
+    "tokens": ("tokens",),
+    "flops": ("flops",),
+    "parameters": ("parameters", "total"),
+    "flops_per_token": ("flops_per_token", "value"),
+    "kv_bytes_per_token": ("kv_bytes_per_token",),
+    "train_seconds": ("wall_time", "train"),
+    "compile_seconds": ("wall_time", "compile"),
+    "eval_seconds": ("wall_time", "eval"),
+}
+
+
+def runs(sweep: Sweep) -> pd.DataFrame:
+    """Returns a row a run: its state, sizes and times, and every config field in which its study's arms differ."""
+    differing = {study.name: [field for field, _ in settings(study).differing] for study in sweep.studies}
+    rows: list[dict[str, Any]] = []
+    for study, arm, run in _runs(sweep):
+        row: dict[str, Any] = {"study": study.name, "arm": arm.name, "seed": run.seed, "status": run.status}
+        row |= {name: text(run.info.get(name)) for name in ("error", "attention_kernel", "dtype", "git_commit")}
+        row |= {name: number(dig(run.info, *keys)) for name, keys in _OF_RUN.items()}
+        config = run.config or config_of(arm)
+        rows.append(row | {field: _plain(dig(config, *field.split("."))) for field in differing[study.name]})
+    columns = ["study", "arm", "seed", "status", "error", "attention_kernel", "dtype", "git_commit", *_OF_RUN]
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str)) or value is None else json.dumps(value)
 
 
 def _runs(sweep: Sweep) -> Iterator[tuple[Study, Arm, Run]]:

@@ -1,5 +1,6 @@
 """What the arms measured: values by seed and estimates over seeds, taken from the evaluations of finished runs."""
 
+import functools
 import math
 import statistics
 from collections.abc import Callable, Iterable
@@ -146,6 +147,21 @@ class Point:
         return self.multiple, self.scaling
 
 
+def _once(points_of: Callable[..., list[Point]]) -> Callable[..., list[Point]]:
+    """Keeps with each arm what was read from it: tables and charts ask for the same points many times."""
+
+    @functools.wraps(points_of)
+    def kept(arm: Arm, *args: Any, **options: Any) -> list[Point]:
+        found = vars(arm).setdefault("_points", {})
+        key = (points_of.__name__, args, tuple(sorted(options.items())))
+        if key not in found:
+            found[key] = points_of(arm, *args, **options)
+        return list(found[key])
+
+    return kept
+
+
+@_once
 def loss_points(arm: Arm) -> list[Point]:
     """Returns the losses by length of the arm's finished runs."""
     points = []
@@ -156,6 +172,7 @@ def loss_points(arm: Arm) -> list[Point]:
     return [point for point in points if math.isfinite(point.value) and point.multiple > 0]
 
 
+@_once
 def retrieval_points(arm: Arm, cells: bool = False, *, measure: str = "accuracy", every: bool = False) -> list[Point]:
     """Returns shares by length, or by length and depth (`cells`), of the arm's finished runs.
 

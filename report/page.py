@@ -5,6 +5,7 @@ import datetime
 import functools
 import hashlib
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,12 +25,23 @@ HERE = Path(__file__).parent / "page_files"
 PREVIEW = 12  # arms whose settings stand side by side in one table; beyond, only the comparison of two
 
 
-def render(sweep: Sweep, tables: list[Table], drawn: list[list[tuple[Figure, str]]], out: Path, reload: int = 0) -> str:
+@dataclass(frozen=True)
+class Image:
+    """A picture to stand in the page: `kind` is that of its media type, image/kind."""
+
+    kind: str
+    content: bytes
+
+
+Drawn = list[tuple[Figure, Image]]
+
+
+def render(sweep: Sweep, tables: list[Table], drawn: list[Drawn], out: Path, reload: int = 0) -> str:
     """Returns index.html. Everything that comes from files goes through Jinja's escaping or JSON's.
 
     Args:
         tables: one a study.
-        drawn: each study's figures with their SVG.
+        drawn: each study's figures with a picture of each, for paper and for readers without scripts.
         out: the folder the page will lie in, from which it links to the runs' files.
         reload: seconds after which the page reads itself again; 0: never.
     """
@@ -81,7 +93,7 @@ def _json(value: Any) -> str:
     return dumped.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _study(sweep: Sweep, table: Table, drawn: list[tuple[Figure, str]], index: int, out: Path) -> dict[str, Any]:
+def _study(sweep: Sweep, table: Table, drawn: Drawn, index: int, out: Path) -> dict[str, Any]:
     study = table.study
     name = f"s{index + 1}-{slug(study.name)}"
     first, rest = words.scalings(study)
@@ -125,14 +137,16 @@ def _switch(arm: Arm, place: int) -> dict[str, Any]:
     return {"name": arm.name, "colour": colour, "dash": "" if dashes == "1 0" else dashes}
 
 
-def _figure(study: str, figure: Figure, image: str) -> dict[str, Any]:
-    panels = {"panelWidth": figure.panel_width, "panels": figure.panels}
-    source = base64.b64encode(image.encode("utf-8")).decode()
+def _figure(study: str, figure: Figure, image: Image) -> dict[str, Any]:
+    spec = figure.spec
+    if figure.lines is not None:  # the page makes these two from the lines
+        spec = spec | {"datasets": spec["datasets"] | {"seeds": [], "means": []}}
+    item = {"spec": spec, "armsLegend": figure.arms_legend, "lines": figure.lines}
     return {
         "id": f"{study}-{figure.key}",
         "figure": figure,
-        "image": f"data:image/svg+xml;base64,{source}",
-        "spec": {"spec": figure.spec, "armsLegend": figure.arms_legend, "lines": figure.lines, **panels},
+        "image": f"data:image/{image.kind};base64,{base64.b64encode(image.content).decode()}",
+        "spec": item | {"panelWidth": figure.panel_width, "panels": figure.panels},
         "log": loggable(figure.spec),
         "files": [(name.rsplit(".", 1)[-1].upper(), quote(name)) for name in figure.files],
     }

@@ -96,6 +96,7 @@ class Sweep:
     created: str
     studies: list[Study]
     single: bool = False
+    together: bool = False  # several sweeps, read as one
     faults: list[str] = field(default_factory=list)
 
     @property

@@ -67,15 +67,16 @@ const charts = (function () {
     });
   }
 
-  function resmoothed(spec, lines, share) {
+  // Lines and means come as arrays; `share` smooths what was logged, "" takes what the picture shows.
+  function filled(spec, lines, share) {
     const seeds = [];
     const sums = {};
     const done = {};
-    for (const line of lines) {
-      const values = smoothed(line.loss, share);
+    for (const line of lines.runs) {
+      const values = share === "" ? line.drawn : smoothed(line.logged || line.drawn, Number(share));
       if (line.done) done[line.arm] = (done[line.arm] || 0) + 1;
-      line.tokens.forEach((tokens, index) => {
-        seeds.push({ arm: line.arm, line: `${line.arm}/${line.seed}`, tokens, loss: values[index] });
+      lines.tokens[line.at].forEach((tokens, index) => {
+        if (lines.thin) seeds.push({ arm: line.arm, line: `${line.arm}/${line.seed}`, tokens, loss: values[index] });
         if (!line.done) return;
         const mine = (sums[line.arm] = sums[line.arm] || new Map());
         const before = mine.get(tokens) || [0, 0];
@@ -85,16 +86,17 @@ const charts = (function () {
     const means = [];
     for (const arm of Object.keys(sums)) {
       for (const [tokens, [sum, count]] of sums[arm]) {
-        if (count === done[arm]) means.push({ arm, tokens, loss: sum / count, seeds: count });
+        if (count === done[arm]) means.push({ arm, tokens, loss: Number((sum / count).toPrecision(6)), seeds: count });
       }
     }
     const clipped = overLayers(spec, (layer) => Object.assign({}, layer, { mark: Object.assign({}, layer.mark, { clip: true }) }));
     return Object.assign(clipped, { datasets: Object.assign({}, spec.datasets, { seeds, means }) });
   }
 
+  const whole = (chart) => (chart.item.lines ? filled(chart.item.spec, chart.item.lines, chart.smooth) : chart.item.spec);
+
   function prepared(chart) {
-    let spec = Object.assign({}, chart.item.spec);
-    if (chart.smooth !== "") spec = resmoothed(spec, chart.item.lines, Number(chart.smooth));
+    let spec = Object.assign({}, whole(chart));
     for (const channel of chart.log) spec = logarithmic(spec, channel);
     const config = structuredClone(isDark() ? data.dark : data.light);
     const width = chart.box.clientWidth;
@@ -134,11 +136,11 @@ const charts = (function () {
     return chart.drawing;
   }
 
-  // A chart is drawn when it comes near the window, and on an idle page the others too, one after the other.
+  // A chart is drawn when it comes near the window; where the page is idle the others too, one after the other.
   async function drawAll() {
     for (const chart of all) {
       if (!chart.begun) await draw(chart);
-      await new Promise((next) => setTimeout(next, 0));
+      await new Promise((next) => (window.requestIdleCallback ? requestIdleCallback(next, { timeout: 500 }) : setTimeout(next, 20)));
     }
   }
   const near = new IntersectionObserver((entries) => {
@@ -179,7 +181,7 @@ const charts = (function () {
 
   // What hovering shows, as a table for those who do not hover.
   function tabulate(chart, place) {
-    const spec = chart.item.spec;
+    const spec = whole(chart);
     let told = null;
     overLayers(spec, (layer) => {
       if (layer.encoding.tooltip && !told) {
@@ -210,5 +212,5 @@ const charts = (function () {
     }
   }
 
-  return { data, element, show, recolour: () => redraw(() => true), start: () => setTimeout(drawAll, 0) };
+  return { data, element, show, recolour: () => redraw(() => true), start: () => setTimeout(drawAll, 200) };
 })();

@@ -1,0 +1,116 @@
+"""`python -m report.compare DIR1 DIR2 ...`: arms of several sweeps (or single runs) against one another.
+
+Studies of the same name are put together; where every directory has one study, those are, whatever their names. The
+baseline is the first directory's. Without --out the words and the tables are printed; with it a whole report, page and
+plots, is written there. What differs between the sweeps (data, budget, device, commit) is marked as within one sweep.
+"""
+
+import dataclasses
+import os
+from collections import Counter
+from pathlib import Path
+
+from configs import cli
+from configs.errors import UserError, nearest
+from report import build, table, words
+from report.reading import Arm, Study, Sweep, read
+
+
+def combined(directories: list[str] | list[Path], baseline: str | None = None) -> Sweep:
+    """Returns the sweeps as one, whose arms are named as they were, with their sweep where two have one name.
+
+    Args:
+        directories: two or more sweep or run directories.
+        baseline: an arm's name, as combined; None: that of the first directory.
+
+    Raises:
+        UserError: fewer than two directories, one twice, one that is neither, or an unknown baseline.
+    """
+    paths = [Path(directory).absolute() for directory in directories]
+    if len({path.resolve() for path in paths}) < max(2, len(paths)):
+        raise UserError(f"{', '.join(map(str, directories))}: give two or more different directories")
+    sweeps = [read(path) for path in paths]
+    labels = _labels(paths)
+    groups: dict[str, list[tuple[str, Study]]] = {}
+    alone = all(len(sweep.studies) == 1 for sweep in sweeps)
+    for label, sweep in zip(labels, sweeps, strict=True):
+        for study in sweep.studies:
+            groups.setdefault("" if alone else study.name, []).append((label, study))
+    studies = [_together(found) for found in groups.values()]
+    if baseline is not None:
+        studies = _from(studies, baseline)
+    title = " and ".join(dict.fromkeys(sweep.title for sweep in sweeps))
+    faults = [f"{label}: {fault}" for label, sweep in zip(labels, sweeps, strict=True) for fault in sweep.faults]
+    root = Path(os.path.commonpath(paths))
+    return Sweep(root, ", ".join(labels), title, "", "", studies, faults=faults, together=True)
+
+
+def _labels(paths: list[Path]) -> list[str]:
+    """Returns each directory's shortest ending that no other has."""
+    for depth in range(1, 1 + max(len(path.parts) for path in paths)):
+        labels = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(labels)) == len(labels):
+            return labels
+    return [str(path) for path in paths]
+
+
+def _together(found: list[tuple[str, Study]]) -> Study:
+    counts = Counter(arm.name for _, study in found for arm in study.arms)
+    arms = [_named(arm, label, counts[arm.name] > 1) for label, study in found for arm in study.arms]
+    label, first = found[0]
+    known = first.baseline or (first.arms[0].name if first.arms else None)
+    baseline = f"{known} ({label})" if known is not None and counts[known] > 1 else known
+    return Study(
+        name=first.name,
+        title=" and ".join(dict.fromkeys(study.title for _, study in found)),
+        question=first.question if len({study.question for _, study in found}) == 1 else "",
+        baseline=baseline,
+        evals=list(dict.fromkeys(name for _, study in found for name in study.evals)),
+        arms=arms,
+        seeds=list(dict.fromkeys(seed for _, study in found for seed in study.seeds)),
+    )
+
+
+def _named(arm: Arm, label: str, shared: bool) -> Arm:
+    name = f"{arm.name} ({label})" if shared else arm.name
+    return dataclasses.replace(arm, name=name, runs=[dataclasses.replace(run, arm=name) for run in arm.runs])
+
+
+def _from(studies: list[Study], baseline: str) -> list[Study]:
+    names = [arm.name for study in studies for arm in study.arms]
+    if baseline not in names:
+        raise UserError(f"--baseline={baseline}: no such arm; there are {', '.join(names)}{nearest(baseline, names)}")
+    return [
+        dataclasses.replace(study, baseline=baseline) if study.arm(baseline) is not None else study for study in studies
+    ]
+
+
+def told(sweep: Sweep) -> str:
+    """Returns what is shown in words, what is not like for like, and the tables, as Markdown."""
+    parts = [f"{words.state(sweep)}"]
+    parts += [f"could not be read: {fault}" for fault in sweep.faults]
+    for study in sweep.studies:
+        sentences = [*words.arms(study), *words.comparability(study)]
+        parts.append("\n".join([words.preface(study), *(f"- {one.verdict}: {one.text}" for one in sentences)]))
+    return "\n\n".join([*parts, table.markdown([table.build(study) for study in sweep.studies])])
+
+
+def main(argv: list[str]) -> None:
+    """Prints the comparison, or writes it as a report."""
+    parser = cli.parser(__doc__ or "")
+    parser.add_argument("directories", metavar="DIR", nargs="+", help="sweep or run directories, two or more")
+    parser.add_argument("--baseline", metavar="ARM", help="the arm that all are compared with")
+    parser.add_argument("--out", metavar="FOLDER", help="write a report there")
+    given = parser.parse_args(argv)
+    sweep = combined(given.directories, given.baseline)
+    if given.out is None:
+        print(told(sweep))
+        return
+    out = Path(given.out)
+    if any((out / name).exists() for name in ("sweep.json", "run.json")):
+        raise UserError(f"--out={out}: is a sweep or a run itself; give another folder")
+    print(build.write_report(sweep, out))
+
+
+if __name__ == "__main__":
+    cli.main(main)

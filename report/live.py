@@ -1,0 +1,72 @@
+"""A report that follows a running sweep: built again when files have changed, by files alone."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from report import words
+from report.reading import Run, Study, Sweep, dig, read
+
+ENDED = ("failed", "diverged", "unreadable")
+
+
+def follow(
+    directory: Path, every: int, build: Callable[[Path, int], Path], wait: Callable[[float], None] = time.sleep
+) -> Path:
+    """Builds until every run has ended and is evaluated; the last page does not read itself again.
+
+    Args:
+        directory: a sweep's or a run's.
+        every: seconds between two looks at the files, and after which an open page reads itself again.
+        build: writes the report, given the directory and the seconds after which its page reads itself again.
+        wait: sleeps.
+
+    Raises:
+        UserError: the directory holds neither a sweep nor a run.
+        KeyboardInterrupt: passed on, once the page is left without reading itself again.
+    """
+    seen: dict[str, tuple[int, int]] | None = None
+    try:
+        while True:
+            sweep = read(directory)
+            before, seen = seen, stamps(sweep)
+            ended = over(sweep)
+            if seen != before or ended:
+                path = build(directory, 0 if ended else every)
+                print(f"{time.strftime('%H:%M:%S')}  {words.state(sweep)}  {path}", flush=True)
+            if ended:
+                return path
+            wait(every)
+    except KeyboardInterrupt:
+        build(directory, 0)
+        raise
+
+
+def over(sweep: Sweep) -> bool:
+    """True where nothing more is to come: every run has ended, and those that are done have their evaluations."""
+    return bool(sweep.runs) and all(
+        _over(study, run) for study in sweep.studies for arm in study.arms for run in arm.runs
+    )
+
+
+def _over(study: Study, run: Run) -> bool:
+    failed = dig(run.info, "eval_errors") or {}
+    return run.status in ENDED or (
+        run.status == "done" and all(name in run.evals or name in failed for name in study.evals)
+    )
+
+
+def stamps(sweep: Sweep) -> dict[str, tuple[int, int]]:
+    """Returns (time of change, size) of every file that the report reads."""
+    paths = [sweep.directory / "sweep.json"]
+    for run in sweep.runs:
+        paths += [run.directory / name for name in ("config.json", "run.json", "metrics.jsonl")]
+        paths += sorted((run.directory / "eval").glob("*.json"))
+    found = {}
+    for path in paths:
+        try:
+            about = path.stat()
+        except OSError:
+            continue
+        found[str(path)] = (about.st_mtime_ns, about.st_size)
+    return found
