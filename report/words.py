@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from report import selecting
+from report import aggregates, selecting, solving
 from report.comparable import DIFFERS, NOTE, REFUSED, marks, reference_arm, within
 from report.comparing import (
     MISSING,
@@ -45,7 +45,31 @@ def arms(study: Study) -> list[Sentence]:
     found = comparisons(study)
     order = {RESOLVED: 0, UNRESOLVED: 1, ONE_SEED: 2, REFUSED: 3, MISSING: 4}
     ranked = sorted(found, key=lambda one: (one.measure != "loss", order[one.verdict], -_size(one)))
-    return [Sentence(one.verdict, _arm(one)) for one in ranked]
+    said = [Sentence(one.verdict, _arm(one)) for one in ranked]
+    return said + [Sentence("note", text) for text in (solving.sentence(study), _over_tasks(study)) if text]
+
+
+def _over_tasks(study: Study) -> str:
+    """Returns the arms over all retrieval conditions and seeds in words; empty where there are not several."""
+    found = aggregates.table(study)
+    if found is None:
+        return ""
+    arms = [f"{one.arm} {percent(one.iqm)}{_between(one.interval)}" for one in found.arms]
+    chances = [
+        f"{one.arm} {percent(one.improvement)}{_between(one.improvement_interval)}"
+        for one in found.arms
+        if one.improvement is not None
+    ]
+    few = "" if all(math.isfinite(one.interval[0]) for one in found.arms) else "; too few seeds for intervals"
+    return (
+        f"Over {plural(len(found.tasks), 'condition')} ({listed(list(found.tasks))} tokens) and all seeds, the mean of "
+        f"the middle half of accuracies (IQM): {listed(arms)}. Probability that a run beats one of {found.baseline}: "
+        f"{listed(chances)}{few}."
+    )
+
+
+def _between(ends: tuple[float, float]) -> str:
+    return f" [{percent(ends[0])}, {percent(ends[1])}]" if math.isfinite(ends[0]) else ""
 
 
 def _size(one: Comparison) -> float:

@@ -12,22 +12,11 @@ from configs.errors import UserError, nearest
 from sweeps import axes, match, names, select
 
 EVALS = ("loss", "retrieval", "throughput", "memory", "equivalence")  # those of eval.run, which would import JAX
-STUDY_KEYS = (
-    "title",
-    "question",
-    "base",
-    "fixed",
-    "axes",
-    "derived",
-    "arm",
-    "match",
-    "seeds",
-    "select",
-    "baseline",
-    "evals",
-)
-SHARED_KEYS = ("title", "question", "base", "fixed", "derived", "arm", "match", "seeds", "select", "evals")
+INHERITED = ("base", "arm", "match", "seeds", "select", "solved", "evals")  # beside `studies`, each study has them
+SHARED_KEYS = ("title", "question", "fixed", "derived", *INHERITED)
+STUDY_KEYS = ("axes", "baseline", *SHARED_KEYS)
 MOST_SEEDS = 2**31
+SOLVED = {"accuracy": 1.0, "loss": 1e9}  # the keys of `solved`, and the most each may be
 
 
 @dataclass
@@ -55,7 +44,7 @@ def split(given: Any, file: Path) -> tuple[list[Draft], list[str]]:
     studies = given["studies"]
     if not isinstance(studies, Mapping) or not studies:
         return [], [*problems, f"studies = {studies!r}: must be a dictionary of studies by name"]
-    shared = {key: given[key] for key in ("base", "arm", "match", "seeds", "select", "evals") if key in given}
+    shared = {key: given[key] for key in INHERITED if key in given}
     drafts = []
     for name, study in studies.items():
         if not isinstance(study, Mapping):
@@ -93,6 +82,7 @@ def check_study(draft: Draft, overrides: Mapping[str, Any]) -> list[str]:
     problems += _check_seeds(given.get("seeds", [0]), f"{where}seeds")
     problems += _check_evals(given.get("evals", ["loss"]), f"{where}evals")
     problems += names.check_template(given.get("arm"), f"{where}arm")
+    problems += _check_solved(given.get("solved"), f"{where}solved")
     for key in ("title", "question", "baseline"):
         if not isinstance(given.get(key) or "", str):
             problems.append(f"{where}{key} = {given[key]!r}: must be text")
@@ -147,6 +137,20 @@ def _check_seeds(seeds: Any, where: str) -> list[str]:
     if len(set(seeds)) < len(seeds):
         return [f"{where} = {list(seeds)}: lists a seed twice"]
     return []
+
+
+def _check_solved(solved: Any, where: str) -> list[str]:
+    """`solved` says from which accuracy at the training length, or validation loss, on a seed has solved its task."""
+    if solved is None:
+        return []
+    if not isinstance(solved, Mapping) or not solved:
+        return [f"{where} = {solved!r}: must be dict(accuracy=0.9), dict(loss=0.2) or both"]
+    problems = [f"{where}: unknown key {k!r}{nearest(str(k), SOLVED)}" for k in solved if k not in SOLVED]
+    for key, most in SOLVED.items():
+        value = solved.get(key, most)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+            problems.append(f"{where}.{key} = {value!r}: must be above 0" + (" and at most 1" if most == 1 else ""))
+    return problems
 
 
 def _check_evals(evals: Any, where: str) -> list[str]:

@@ -14,12 +14,13 @@ A sweep file has `get_sweep()`, which returns a dictionary:
         seeds=[0, 1],
         select=dict(field="optimizer.learning_rate", values=[1e-3, 3e-3], seeds=[100]),  # see sweeps/select.py
         baseline="h4",                                        # the arm others are compared with
+        solved=dict(accuracy=0.9, loss=0.2),                  # for tasks that jump; see report/solving.py
         evals=["loss", "throughput"],                         # run after training
     )
 
 or `dict(name=..., studies={"heads": {...}, "windows": {...}})`, where each study is such a dictionary, and `base`,
-`fixed`, `derived`, `arm`, `match`, `seeds`, `select` and `evals` beside `studies` hold for all of them. Arm names are
-unique over all studies, because they name folders, and an arm may continue another one's runs
+`fixed`, `derived`, `arm`, `match`, `seeds`, `select`, `solved` and `evals` beside `studies` hold for all of them. Arm
+names are unique over all studies, because they name folders, and an arm may continue another one's runs
 (`init_from = "arm:NAME"`, see sweeps/chains.py). Command-line overrides hold for every arm; they come after `fixed` and
 the axes and before `derived`, so that derived fields follow them.
 """
@@ -76,7 +77,8 @@ class Run:
 class Study:
     """Arms that are compared with each other.
 
-    `select` says how a hyperparameter is chosen for each arm, `choices` what has been chosen. Where `selects_for` names
+    `solved` says when a seed has solved its task (report/solving.py). `select` says how a hyperparameter is chosen for
+    each arm, `choices` what has been chosen. Where `selects_for` names
     another study, this one holds the runs that try the values for it.
     """
 
@@ -88,6 +90,7 @@ class Study:
     evals: tuple[str, ...]
     seeds: tuple[int, ...]
     arms: tuple[Arm, ...]
+    solved: dict[str, float] = field(default_factory=dict)
     select: Selection | None = None
     selects_for: str = ""
     choices: dict[str, Choice] = field(default_factory=dict)
@@ -266,6 +269,7 @@ def _study(draft: Draft, arms: list[Arm]) -> Study:
         evals=tuple(given.get("evals", ("loss",))),
         seeds=tuple(given.get("seeds", (0,))),
         arms=tuple(arms),
+        solved=dict(given.get("solved") or {}),
         select=select.of(given.get("select")),
     )
 

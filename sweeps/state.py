@@ -145,6 +145,7 @@ def describe(sweep: Sweep, created: str, updated: str) -> dict[str, Any]:
             "baseline": study.baseline,
             "evals": list(study.evals),
             "seeds": list(study.seeds),
+            "solved": study.solved,
             "select": select.described(study),
             "selects_for": study.selects_for,
             "arms": [

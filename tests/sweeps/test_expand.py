@@ -287,3 +287,11 @@ def test_an_arm_continues_seeds_that_are_there(tmp_path):
     second = dict(base="configs/tiny.py", arm="second", seeds=[0, 1], fixed={"init_from": "arm:first"})
     with pytest.raises(ConfigError, match=r"second: arm second: init_from = 'arm:first': that arm has no seed 1"):
         expand.expand(dict(name="t", studies={"one": first, "second": second}), file=tmp_path / "t.py")
+
+
+def test_what_solves_a_task_is_checked_and_remembered():
+    (study,) = sweep(solved={"accuracy": 0.9, "loss": 0.2}).studies
+    assert study.solved == {"accuracy": 0.9, "loss": 0.2}
+    assert refused(solved={"accuracy": 1.2}) == ["solved.accuracy = 1.2: must be above 0 and at most 1"]
+    assert refused(solved={"acuracy": 0.9})[0] == "solved: unknown key 'acuracy'; did you mean accuracy?"
+    assert "must be dict(accuracy=0.9)" in refused(solved=0.9)[0]
