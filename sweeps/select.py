@@ -241,7 +241,8 @@ def told(directory: Path, sweep: "Sweep") -> Iterator[tuple[str, str]]:
             choice = read(directory, study.select, arm.name)
             if choice is not None and choice.value is not None:
                 edge = f", the {choice.edge} tried: a better one may lie beyond" if choice.edge else ""
-                tried = f"{len(choice.losses)} values on seeds {', '.join(map(str, study.select.seeds))}"
+                seeds = study.select.seeds
+                tried = f"{len(choice.losses)} values on seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
                 yield arm.name, f"{arm.name}: {choice.field} = {choice.value} chosen of {tried}{edge}"
 
 
