@@ -36,24 +36,25 @@ def independent(correct_N: np.ndarray, row_N: np.ndarray | None = None, confiden
 
     Answers of one row share its needles and its haystack. With one answer a row that number is N. With several it is
     p (1 - p) over the variance of p between rows (a ratio's, linearised), times (z / t)^2 for the rows' number (Korn
-    and Graubard 1998; for Wilson's interval Franco et al. 2019); never more than N. Where all answers are alike, rows
-    show no variance: then they count once each, as if their answers stood or fell together.
+    and Graubard 1998; for Wilson's interval Franco et al. 2019); never more than N. One more row is imagined, all of
+    whose answers came out the rarer way: where errors are rare, what was seen cannot tell whether they come alone, and
+    then rows count about once each.
     """
     examples = len(correct_N)
-    if row_N is None:
+    if row_N is None or not examples:
         return float(examples)
     rows, at = np.unique(row_N, return_inverse=True)
-    if len(rows) == examples:
+    number = len(rows)
+    if number == examples:
         return float(examples)
-    share, number = float(correct_N.mean()), len(rows)
-    if number < 2 or share in (0.0, 1.0):
-        return float(number)
-    between = np.bincount(at, correct_N - share, number)
-    variance = number / (number - 1) * float(between @ between) / examples**2
-    if variance == 0:
-        return float(examples)
+    size, more = examples / number, float(correct_N.mean() < 0.5)
+    right_R = np.append(np.bincount(at, correct_N, number), more * size)
+    count_R = np.append(np.bincount(at, minlength=number), size)
+    share = float(right_R.sum() / count_R.sum())
+    between_R = right_R - share * count_R
+    variance = (number + 1) / number * float(between_R @ between_R) / float(count_R.sum()) ** 2
     tail = 0.5 + confidence / 2
-    student = float(stats.norm.ppf(tail) / stats.t.ppf(tail, number - 1)) ** 2
+    student = float(stats.norm.ppf(tail) / stats.t.ppf(tail, number)) ** 2
     return min(float(examples), student * share * (1 - share) / variance)
 
 

@@ -90,6 +90,8 @@ def figures(study: Study) -> list[Figure]:
         charts_training.curves(study, "val_loss", "validation loss", smooth=False),
         charts_training.by_position(study),
         charts_lengths.loss_by_length(study),
+        charts_lengths.loss_by_protocol(study),
+        charts_lengths.loss_by_position_beyond(study),
         charts_lengths.retrieval_by_length(study),
         *charts_training.costs(study),
         charts_selection.loss_by_value(study),

@@ -7,7 +7,7 @@ import altair as alt
 
 from report.figures import Figure, colour, dashes, finish, fit, on, shape, spanning, tip
 from report.figures import panels as in_panels
-from report.formats import multiple
+from report.formats import TIMES
 from report.measures import FEW, TRAINED, Point, counted, noun, pooled, retrieval_points, scaling_label, scaling_order
 from report.reading import Study
 
@@ -113,7 +113,7 @@ def _entries(points: list[Point], shared: dict[str, Any], depth: float) -> list[
     worth = sum(point.independent for point in points)
     cell = shared | {
         "depth": depth,
-        "column": f"{tokens} ({multiple(points[0].multiple)})",
+        "column": f"{tokens} ({_times(points[0].multiple)})",
         "row": f"{100 * depth:.0f}%",
         "value": one.mean,
         "low": one.low,
@@ -140,7 +140,7 @@ def retrieval_by_pairs(study: Study) -> Figure | None:
                 groups.setdefault((point.length, point.pairs), []).append(point)
         for (length, pairs), points in sorted(groups.items()):
             one = pooled(points)
-            label = f"{length:g} tokens ({multiple(points[0].multiple)})"
+            label = f"{length:g} tokens ({_times(points[0].multiple)})"
             row = {"arm": arm.name, "label": label, "length": length, "pairs": pairs}
             rows.append(row | {"value": one.mean, "low": one.low, "high": one.high, "n": one.examples})
     numbers = sorted({row["pairs"] for row in rows})
@@ -170,6 +170,11 @@ def retrieval_by_pairs(study: Study) -> Figure | None:
     caption = f"Each arm as it was trained, all depths together; bars: 95% intervals.{counted(study)}"
     title = f"Retrieval against the number of {noun(study)}"
     return Figure("retrieval-by-pairs", title, caption, spec, False, width + 70, len(arms) > 1, len(arms))
+
+
+def _times(multiple: float) -> str:
+    """Returns a multiple of the training length in three digits; lengths in tokens give any number."""
+    return f"{multiple:.3g}{TIMES}"
 
 
 def balanced(panels: int, room: int) -> int:

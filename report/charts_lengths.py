@@ -1,5 +1,6 @@
 """Charts over length: loss and retrieval, by arm and by RoPE scaling."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from report.figures import (
     tip,
 )
 from report.figures import panels as in_panels
+from report.frames import positions_of
 from report.measures import (
     TRAINED,
     Point,
@@ -33,9 +35,10 @@ from report.measures import (
     retrieval_points,
     scaling_label,
     scaling_order,
+    sliding_points,
 )
-from report.reading import Arm, Study
-from report.statistics import Estimate
+from report.reading import Arm, Run, Study, dig, number, objects, text
+from report.statistics import Estimate, over_seeds
 
 LOSS_INTERVAL = "bars: 95% t-interval over seeds (over tokens where there is one seed)"
 SHARE_INTERVAL = "bars: 95% interval over the rows of all seeds"
@@ -46,6 +49,91 @@ def loss_by_length(study: Study) -> Figure | None:
     rows = _rows(study, loss_points, mean_loss, [TRAINED])
     caption = f"Each arm as it was trained, dots: means over seeds; {LOSS_INTERVAL}."
     return _by_arm(study, rows, "loss-by-length", "Loss against length", _loss_label(study), caption)
+
+
+def loss_by_protocol(study: Study) -> Figure | None:
+    """Returns the loss against length in one long window and in sliding ones, side by side on one scale.
+
+    In rows laid end to end longer ones have fewer tokens with little before them, so that the loss falls with the
+    length whether or not a model uses it (the ALiBi trap, 2108.12409, appendix B); sliding windows take that away.
+    """
+    found = {"one long window": loss_points, "sliding windows": sliding_points}
+    rows = []
+    for protocol, points_of in found.items():
+        rows += [row | {"protocol": protocol} for row in _rows(study, points_of, mean_loss, [TRAINED])]
+    measured = [row for row in rows if row["protocol"] == "sliding windows"]
+    if len({row["multiple"] for row in measured}) < 2:
+        return None
+    arms = {row["arm"] for row in measured}
+    rows = _placed(study, [row for row in rows if row["arm"] in arms])
+    x, scale = _axes(rows, share=False)
+    names = [arm.name for arm in study.arms if arm.name in arms]
+    width = 300
+    chart = _lines("rows", names, "arm", x, scale, _loss_label(study), share=False)
+    chart = chart.properties(width=width, height=220, data=alt.NamedData("rows"))
+    spec = finish(in_panels(chart, "protocol", list(found), 2), {"rows": rows})
+    caption = "The same tokens, each arm as it was trained. One long window: rows laid end to end, so that longer ones "
+    caption += (
+        "have fewer tokens with little before them. Sliding windows: each token has nearly a whole window before "
+    )
+    caption += f"it at every length, and only what more length gives is left; {LOSS_INTERVAL}."
+    title = "Loss against length, by protocol"
+    return Figure("loss-by-protocol", title, caption, spec, True, width + 70, wide=True, panels=2)
+
+
+def loss_by_position_beyond(study: Study) -> Figure | None:
+    """Returns the loss by position in the longest rows that were scored, under each arm's own setting."""
+    rows: list[dict[str, Any]] = []
+    lengths: set[float] = set()
+    for arm in study.arms:
+        bins: dict[float, list[float]] = {}
+        for run in arm.done:
+            longest = _longest(run)
+            lengths.add(number(longest.get("length")))
+            for middle, value in positions_of(longest.get("by_position")):
+                bins.setdefault(middle, []).append(value)
+        for middle, values in sorted(bins.items()):
+            one = over_seeds(values)
+            rows.append(
+                {"arm": arm.name, "position": middle, "loss": one.mean, "low": one.low, "high": one.high,
+                 "seeds": one.count}
+            )  # fmt: skip
+    own = {number(dig(arm.config or run.config, "data", "length")) for arm in study.arms for run in arm.done}
+    if not rows:
+        return None
+    names = [arm.name for arm in study.arms if any(row["arm"] == arm.name for row in rows)]
+    places = [row["position"] for row in rows]
+    x = alt.X(
+        "position:Q",
+        title="position in the row, tokens",
+        scale=alt.Scale(type="log", base=2, nice=False, domain=[min(places) / 1.12, max(places) * 1.12]),
+    )
+    ends = domain((row["loss"] for row in rows), both_ends(rows))
+    fit(rows, ends)
+    y, bottom = (alt.Y(name, title=_loss_label(study), scale=spanning(ends)) for name in ("loss:Q", "bottom:Q"))
+    tips = tip(("arm:N", "arm", ""), ("position:Q", "position", ".0f"), ("loss:Q", "loss", ".4f"))
+    tips += tip(("low:Q", "95% from", ".4f"), ("high:Q", "to", ".4f"), ("seeds:Q", "seeds", ""))
+    band = on("rows").mark_area(fillOpacity=0.13).encode(x, bottom, colour(names), y2="top:Q")
+    line = on("rows").mark_line(strokeWidth=1.8).encode(x, y, colour(names), *dashes(names))
+    dots = on("rows").mark_point(filled=True, size=28, opacity=1)
+    dots = dots.encode(x, y, colour(names), shape(names), tooltip=tips)
+    edges = [{"position": length} for length in sorted(own) if math.isfinite(length)]
+    edge = alt.Chart(alt.NamedData("edges")).mark_rule(strokeDash=[4, 3], color="#868e96").encode(x)
+    tokens = " or ".join(f"{length:,.0f}" for length in sorted(lengths) if math.isfinite(length))
+    caption = f"Each arm as it was trained, in rows of {tokens} tokens; dashed: the training length. "
+    caption += "Mean over seeds by bins of position; band: 95% t-interval over seeds."
+    spec = finish(sized(alt.layer(edge, band, line, dots)), {"rows": rows, "edges": edges})
+    return Figure("loss-by-position-beyond", "Loss by position beyond the training length", caption, spec)
+
+
+def _longest(run: Run) -> dict[str, Any]:
+    """Returns the entry of the longest rows beyond the training length under the run's own scaling; {} for none."""
+    beyond = [
+        raw
+        for raw in objects(run.evals.get("loss"), "by_length")
+        if number(raw.get("multiple")) > 1 and text(raw.get("scaling")) in ("", TRAINED) and raw.get("by_position")
+    ]
+    return max(beyond, key=lambda raw: number(raw.get("length")), default={})
 
 
 def retrieval_by_length(study: Study) -> Figure | None:
@@ -131,12 +219,18 @@ def _by_arm(
     if len({row["multiple"] for row in rows}) < 2:
         return None
     names = [arm.name for arm in study.arms]
+    x, scale = _axes(_placed(study, rows), share)
+    chart = sized(_lines("rows", names, "arm", x, scale, what, share))
+    return Figure(key, title, caption, finish(chart, {"rows": rows}))
+
+
+def _placed(study: Study, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Adds to each row where its arm's mark stands, a little beside those of others, and its scaling in words."""
+    names = [arm.name for arm in study.arms]
     for row in rows:
         row["place"] = row["multiple"] * dodge(names.index(row["arm"]), len(names))
         row["label"] = scaling_label([arm for arm in study.arms if arm.name == row["arm"]], row["scaling"])
-    x, scale = _axes(rows, share)
-    chart = sized(_lines("rows", names, "arm", x, scale, what, share))
-    return Figure(key, title, caption, finish(chart, {"rows": rows}))
+    return rows
 
 
 def _by_scaling(

@@ -104,6 +104,7 @@ _LATEX = {
     "\N{MINUS SIGN}": "$-$",
     "\N{PLUS-MINUS SIGN}": r"$\pm$",
     "\N{MULTIPLICATION SIGN}": r"$\times$",
+    "\N{GREATER-THAN OR EQUAL TO}": r"$\ge$",
     "\N{GREEK CAPITAL LETTER DELTA}": r"$\Delta$",
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
 }

@@ -7,13 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from report.measures import bounds, loss_points, retrieval_points
-from report.reading import Arm, Run, Study, Sweep, dig, items, mapping, number, objects, text
+from report.measures import bounds, loss_points, retrieval_points, sliding_points
+from report.reading import Arm, Run, Study, Sweep, dig, items, number, text
 from report.settings import config_of, settings
-from report.statistics import wilson
 
-_RESULTS = ["study", "arm", "seed", "measure", "unit", "length", "multiple", "scaling", "depth", "position"]
-_RESULTS += ["value", "low", "high", "correct", "examples"]
+_RESULTS = ["study", "arm", "seed", "measure", "unit", "length", "multiple", "scaling", "pairs", "depth", "position"]
+_RESULTS += ["value", "low", "high", "correct", "examples", "independent"]
 _SINGLE = [
     ("loss", "nats/token", "loss", ("loss",), ("loss_interval",)),
     ("bits_per_byte", "bits/byte", "loss", ("bits_per_byte",), ("bits_per_byte_interval",)),
@@ -103,42 +102,31 @@ def _positions(run: Run) -> Iterator[dict[str, Any]]:
 
 def positions(run: Run) -> list[tuple[float, float]]:
     """Returns (middle of the bin, loss) at the training length for each finite loss; the row's first token is 1."""
-    raw = dig(run.evals.get("loss"), "by_position")
+    return positions_of(dig(run.evals.get("loss"), "by_position"))
+
+
+def positions_of(raw: Any) -> list[tuple[float, float]]:
+    """Returns (middle of the bin, loss) of a curve of losses by position."""
     columns = [[number(value) for value in items(raw, key)] for key in ("start", "end", "loss")]
     found = [((start + 1 + end) / 2, loss) for start, end, loss in zip(*columns, strict=False)]
     return [(middle, loss) for middle, loss in found if math.isfinite(middle) and math.isfinite(loss)]
 
 
 def _points(arm: Arm) -> Iterator[dict[str, Any]]:
-    yield from _exact_matches(arm)
     groups = [
         ("loss_by_length", "nats/token", loss_points(arm)),
-        ("retrieval_by_length", "share", retrieval_points(arm)),
-        ("retrieval_by_depth", "share", retrieval_points(arm, cells=True)),
+        ("sliding_loss_by_length", "nats/token", sliding_points(arm)),
+        ("retrieval_by_length", "share", retrieval_points(arm, every=True)),
+        ("exact_match_by_length", "share", retrieval_points(arm, measure="exact_match", every=True)),
+        ("answers_found_by_length", "share", retrieval_points(arm, measure="answers_found", every=True)),
+        ("retrieval_by_depth", "share", retrieval_points(arm, cells=True, every=True)),
     ]
+    names = ("seed", "length", "multiple", "scaling", "pairs", "depth", "value", "low", "high", "correct", "examples")
     for measure, unit, points in groups:
         for point in points:
-            names = ("seed", "length", "multiple", "scaling", "depth", "value", "low", "high", "correct", "examples")
-            yield {"measure": measure, "unit": unit, **{name: getattr(point, name) for name in names}}
-
-
-def _exact_matches(arm: Arm) -> Iterator[dict[str, Any]]:
-    """Yields the shares of generated answers that are right, where they were generated."""
-    for run in arm.done:
-        for raw in objects(run.evals.get("retrieval"), "by_length"):
-            match = mapping(raw.get("exact_match"))
-            share = wilson(number(match.get("correct")), number(match.get("examples")))
-            if math.isfinite(share.mean):
-                yield {
-                    "measure": "exact_match_by_length",
-                    "unit": "share",
-                    "seed": run.seed,
-                    "length": number(raw.get("length")),
-                    "multiple": number(raw.get("multiple")),
-                    "scaling": text(raw.get("scaling")),
-                    "value": share.mean,
-                    "low": share.low,
-                    "high": share.high,
-                    "correct": match["correct"],
-                    "examples": share.examples,
-                }
+            yield {
+                "measure": measure,
+                "unit": unit,
+                **{name: getattr(point, name) for name in names},
+                "independent": point.independent,
+            }

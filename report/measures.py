@@ -172,6 +172,33 @@ def loss_points(arm: Arm) -> list[Point]:
     return [point for point in points if math.isfinite(point.value) and point.multiple > 0]
 
 
+def sliding_points(arm: Arm) -> list[Point]:
+    """Returns the losses by length in sliding windows, of the arm's finished runs that measured them."""
+    points = []
+    for run in arm.done:
+        for raw in objects(run.evals.get("loss"), "by_length"):
+            found = mapping(raw.get("sliding"))
+            low, high = bounds(found.get("interval"))
+            points.append(_point(arm, run, raw, number(found.get("loss")), low, high))
+    return [point for point in points if math.isfinite(point.value) and point.multiple > 0]
+
+
+def effective_lengths(arm: Arm) -> tuple[list[tuple[float, bool]], str]:
+    """Returns ([effective length, whether a longer one was asked and failed] of each finished run, the threshold).
+
+    Of teacher-forced accuracy under the arm's own scaling.
+    """
+    found, thresholds = [], []
+    for run in arm.done:
+        evaluated = run.evals.get("retrieval")
+        one = mapping(dig(evaluated, "effective_length", "accuracy", TRAINED))
+        length = number(one.get("length"))
+        if math.isfinite(length):
+            found.append((length, one.get("bounded") is True))
+            thresholds.append(text(dig(evaluated, "settings", "retrieval", "threshold")))
+    return sorted(found), thresholds[0] if len(set(thresholds)) == 1 else ""
+
+
 @_once
 def retrieval_points(arm: Arm, cells: bool = False, *, measure: str = "accuracy", every: bool = False) -> list[Point]:
     """Returns shares by length, or by length and depth (`cells`), of the arm's finished runs.

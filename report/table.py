@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from configs import tasks
+from configs.errors import ConfigError
 from report import formats
 from report.comparable import Mark, marks, reference_arm
 from report.comparing import Comparison, comparisons
@@ -14,6 +16,7 @@ from report.measures import (
     Number,
     answers,
     bits_per_byte,
+    effective_lengths,
     from_eval,
     from_info,
     has_scalings,
@@ -56,7 +59,9 @@ class Column:
 
 
 LOSS = "eval/loss.json:loss"
+AT_LEAST = "\N{GREATER-THAN OR EQUAL TO}"
 RETRIEVAL = "eval/retrieval.json:by_length"
+EFFECTIVE = "eval/retrieval.json:effective_length.accuracy"
 _DIFFERENCE = Column("difference", f"{formats.DELTA} baseline", "nats, paired by seed", source=LOSS)
 
 
@@ -107,6 +112,8 @@ def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]
             Column(f"retrieval {length:g}", f"retrieval @{length:g}", f"right{own}, 95%", source=RETRIEVAL)
             for length in lengths
         ] or [Column("retrieval", "retrieval", "right", source=RETRIEVAL)]
+        if any(effective_lengths(arm)[0] for arm in study.arms):
+            columns += [Column("effective", "effective length", _threshold(study), source=EFFECTIVE)]
     if _asked(study, "throughput"):
         speed = "eval/throughput.json:{}.tokens_per_second"
         columns += [Column(part, part, "tokens/s", source=speed.format(part)) for part in ("train", "decode")]
@@ -135,6 +142,7 @@ def _cells(
         "difference": _difference(study, arm, compared),
         "bits": _estimate(bits_per_byte(arm), _why(arm, "loss")),
         "retrieval": Cell(DASH, why=_why(arm, "retrieval")),
+        "effective": _effective(arm),
         "train": _rate(arm, "train"),
         "decode": _rate(arm, "decode"),
         "memory": _memory(arm),
@@ -151,6 +159,30 @@ def _cells(
         elsewhere = f"{arm.name}: retrieval not evaluated at {length:g} tokens"
         cells[f"retrieval {length:g}"] = _share(share, elsewhere if retrieval_points(arm) else _why(arm, "retrieval"))
     return cells
+
+
+def _threshold(study: Study) -> str:
+    """Returns what the effective length means, where all arms have one threshold."""
+    found = {effective_lengths(arm)[1] for arm in study.arms if effective_lengths(arm)[0]}
+    given = found.pop() if len(found) == 1 else ""
+    try:
+        value, above = tasks.threshold(given)
+    except ConfigError:
+        return "tokens"
+    named = f" ({given})" if given in tasks.THRESHOLDS else ""
+    return f"tokens, accuracy {'above' if above else 'at least'} {100 * value:g}%{named}"
+
+
+def _effective(arm: Arm) -> Cell:
+    """Returns the median over seeds of the longest length that holds, with the least and the largest below."""
+    found, _ = effective_lengths(arm)
+    if not found:
+        return Cell(DASH, why=_why(arm, "retrieval"))
+    length, bounded = found[(len(found) - 1) // 2]  # of two in the middle the lower one
+    at_least = "" if bounded else AT_LEAST  # the longest that was asked still held
+    low, high = found[0][0], found[-1][0]
+    over = f"{low:g}\N{EN DASH}{high:g} over {len(found)} seeds" if low != high else formats.plural(len(found), "seed")
+    return Cell(f"{at_least}{length:g}", over, length)
 
 
 def _estimate(one: Estimate, why: str) -> Cell:
@@ -269,6 +301,8 @@ def _raw(
         row[f"retrieval_{length:g}_low"] = share.low
         row[f"retrieval_{length:g}_high"] = share.high
         row[f"retrieval_{length:g}_examples"] = share.examples
+    lasting = effective_lengths(arm)[0]
+    row["effective_length"] = lasting[(len(lasting) - 1) // 2][0] if lasting else math.nan
     states = [run.status for run in arm.runs]
     return row | {
         "train_tokens_per_second": median(arm, from_eval("throughput", "train", "tokens_per_second")),

@@ -103,7 +103,7 @@ def test_intervals_cover_where_the_answers_of_a_row_stand_or_fall_together(alike
         inside += low <= share <= high
         low, high = stats.wilson(correct.sum(), len(correct))
         naive += low <= share <= high
-    assert 0.925 < inside / trials < 0.985
+    assert 0.925 < inside / trials < 0.998
     assert alike == 0 or naive / trials < 0.92  # what counting every answer would claim
 
 
@@ -117,9 +117,21 @@ def test_independent_answers_are_those_of_a_bootstrap_over_rows():
     assert high - low > 1.15 * np.diff(stats.wilson(correct.sum(), 800))[0]
 
 
-def test_answers_that_are_all_alike_count_a_row_each():
+def test_where_errors_are_rare_rows_count_about_once_each():
+    row = np.repeat(np.arange(100), 16)
+    right = np.ones(1600, bool)
+    none = stats.independent(right, row)
+    right[5] = False
+    one = stats.independent(right, row)
+    assert 90 < none < 105 and 90 < one < 110
+    assert stats.independent(~right, row) == pytest.approx(one)
+    # One error more does not make the share much surer.
+    low = stats.score_interval(1.0, none)[0]
+    assert stats.score_interval(right.mean(), one)[0] == pytest.approx(low, abs=0.005) and 0.95 < low < 0.97
+
+
+def test_rows_of_one_answer_and_rows_that_agree_count_every_answer():
     row = np.repeat(np.arange(10), 4)
-    assert stats.independent(np.ones(40, bool), row) == stats.independent(np.zeros(40, bool), row) == 10
     assert stats.independent(np.ones(40, bool)) == stats.independent(np.arange(40) % 3 == 0, np.arange(40)) == 40
     assert stats.independent(np.zeros(0, bool), np.zeros(0, int)) == 0
     assert stats.independent(np.tile([True, False], 20), row) == 40  # rows that agree exactly: answers count
