@@ -29,10 +29,17 @@ def test_iqm_and_improvement_are_rliables() -> None:
 def test_whole_seeds_are_drawn_so_that_tasks_of_one_model_do_not_count_as_many() -> None:
     rng = np.random.default_rng(0)
     seed = rng.normal(0, 0.1, (10, 1))  # what a seed is worth on all of its tasks
-    together = aggregates.interval(aggregates.iqm, 0.5 + np.repeat(seed, 20, axis=1))
-    once = aggregates.interval(aggregates.iqm, 0.5 + seed)
+    together = aggregates.iqm_interval(0.5 + np.repeat(seed, 20, axis=1))
+    once = aggregates.iqm_interval(0.5 + seed)
     assert together == pytest.approx(once, abs=0.02)
-    assert math.isnan(aggregates.interval(aggregates.iqm, X)[0]), "five seeds are too few for a bootstrap"
+    assert math.isnan(aggregates.iqm_interval(X)[0]), "five seeds are too few for a bootstrap"
+    many, more = np.tile(X, (2, 1)), np.tile(Y, (2, 1))
+    low, high = aggregates.improvement_interval(many, more)
+    drawn = [
+        aggregates.improvement(many[rng.integers(0, 10, 10)], more[rng.integers(0, 8, 8)]) for _ in range(150)
+    ]  # fmt: skip
+    assert low < np.quantile(drawn, 0.05) < 0.625 < np.quantile(drawn, 0.95) < high
+    assert low > min(drawn) - 0.1 and high < max(drawn) + 0.1
 
 
 @pytest.mark.slow
@@ -42,7 +49,7 @@ def test_the_iqms_interval_covers(number: int) -> None:
     covered = 0
     for _ in range(400):
         scores = rng.normal(0.5, 0.05, (number, 1)) + rng.normal(0, 0.05, (number, 5))
-        low, high = aggregates.interval(aggregates.iqm, scores, resamples=500)
+        low, high = aggregates.iqm_interval(scores)
         covered += low <= 0.5 <= high
     print(f"{number} seeds: the IQM's interval covers {covered / 400:.1%}")
     assert covered / 400 > 0.91
