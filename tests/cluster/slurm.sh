@@ -21,7 +21,7 @@ write_conf() {
     cores=$(nproc)
     memory=$(awk '/MemTotal/ {print int($2 / 1024 * 0.9)}' /proc/meminfo)
     mkdir -p "$STATE/ctld" "$STATE/d" "$(dirname $CONF)"
-    # Every task counts as one processor, and there are four times as many as cores: tests run small things.
+    # Twice as many processors as there are: tests run small things. Jobs in `spare` give way to those in `urgent`.
     cat > $CONF <<CONF_END
 $MARK
 ClusterName=ablax
@@ -34,6 +34,8 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 ReturnToService=2
 JobRequeue=1
 KillWait=10
@@ -50,7 +52,9 @@ JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 SlurmdParameters=config_overrides
 NodeName=$name NodeAddr=127.0.0.1 CPUs=$((cores * 2)) RealMemory=$memory State=UNKNOWN
-PartitionName=main Nodes=$name Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+PartitionName=main Nodes=$name Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+PartitionName=spare Nodes=$name MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE
+PartitionName=urgent Nodes=$name MaxTime=INFINITE State=UP PriorityTier=20 PreemptMode=OFF
 CONF_END
 }
 

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+import train
 from configs.errors import UserError
 from sweeps import cancel, engines, expand, jobs, launch, slurm, squeue, state, status
 from sweeps.jobs import Record
@@ -16,6 +17,7 @@ from sweeps.standing import Standing
 from tests.cluster.slurm import require
 from tests.sweeps import fakes
 from tests.sweeps.test_launch import CHECKOUT, FAKES, sweep_of, until
+from training import distributed
 
 SWEEP = """
 ARMS = {arms}
@@ -160,6 +162,31 @@ def test_a_run_that_is_requeued_is_saved_and_goes_on_without_a_launcher(cluster,
         assert log.count(f"slurm job {ids[f'{arm}/seed0']}") == 2  # the same job, twice
 
 
+@pytest.mark.slow
+def test_a_run_that_slurm_preempts_goes_on_in_its_own_job(cluster, ended, tmp_path):
+    partitions = subprocess.run(["sinfo", "-h", "-o", "%R"], capture_output=True, text=True, check=True).stdout.split()
+    if not {"spare", "urgent"} <= set(partitions):
+        pytest.skip("this Slurm is not the one of tests/cluster/slurm.sh: it has no partitions that preempt")
+    everything = subprocess.run(["sinfo", "-h", "-o", "%c"], capture_output=True, text=True, check=True).stdout.split()[
+        0
+    ]
+    process, _ = started(tmp_path, ["brief-a"], "partition=spare", f"cpus-per-task={everything}")
+    try:
+        ids = queued(tmp_path, 1)
+        until(lambda: at_work(tmp_path, "brief-a"), 120)
+        subprocess.run(["srun", "--partition=urgent", f"--cpus-per-task={everything}", "true"], check=True, timeout=120)
+        (job,) = ids.values()
+        until(lambda: squeue.states([job])[job].waits, 60)
+        subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now+3"], check=True)
+        assert process.wait(180) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    first, last = steps(tmp_path, "brief-a")
+    assert 0 < first < last == 25
+    assert (tmp_path / "out/runs/brief-a/seed0/log.txt").read_text().count(f"slurm job {job} on") == 2
+
+
 def test_what_sbatch_refuses_is_told_in_a_line(cluster, tmp_path):
     with pytest.raises(UserError, match=r"sbatch does not take the jobs: .*Invalid partition") as told:
         run(tmp_path, sweep_of(tmp_path, ["a"]), partition="nosuch")
@@ -182,6 +209,32 @@ def test_the_tasks_of_a_job_are_one_jax_cluster(cluster):
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert sorted(line for line in done.stdout.splitlines() if line[0].isdigit()) == ["0 2 3.0", "1 2 3.0"]
+
+
+SRUN = {"SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
+
+
+@pytest.mark.parametrize("given, wanted", [
+    ({}, 1),
+    ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, 1),  # the script of sbatch -n 8: one process
+    (SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"}, 1),
+    (SRUN, 2),
+])  # fmt: skip
+def test_how_many_processes_slurm_started(given, wanted, monkeypatch):
+    for name in SRUN:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert distributed.processes() == wanted
+    if wanted == 1:
+        assert not distributed.initialise()
+
+
+def test_training_over_several_processes_is_refused_for_now(tmp_path, monkeypatch):
+    monkeypatch.setattr(distributed, "initialise", lambda: True)
+    with pytest.raises(UserError, match="processes were started for one run"):
+        train.main(["--config=configs/tiny.py", f"--workdir={tmp_path / 'run'}"])
+    assert not (tmp_path / "run").exists()
 
 
 # --- without a Slurm -----------------------------------------------------------------------------------------------
