@@ -1,12 +1,12 @@
 """Which arms may be compared with the baseline, and what must be said of those that differ in more than is asked."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from report import selecting
-from report.formats import count, counted, percent, plural
+from report.formats import count, counted, listed, percent, plural
 from report.measures import from_info, median
 from report.reading import Arm, Run, Study, dig, items, mapping, number, text
 
@@ -109,6 +109,15 @@ def agreements(arm: Arm, reference: Arm) -> list[tuple[str, float]]:
         if root(arm, equal) == root(reference, equal) and math.isfinite(mine) and other > 0:
             found.append((label, abs(mine / other - 1)))
     return found
+
+
+def matched(found: Sequence[tuple[str, float]]) -> str:
+    """Returns `agreements` in words, never nearer than they are: `matched parameters within 0.1%`; empty for none."""
+    near = [(label, off) for label, off in found if off <= 0.01]
+    told = [
+        f"{label} " + (f"within {math.ceil(1e3 * off - 1e-9) / 10:g}%" if off else "exactly") for label, off in near
+    ]
+    return f"matched {listed(told)}" if told else ""
 
 
 def _ratio(arm: Arm, reference: Arm, short: str, read: Callable[[Run], float], level: str) -> list[Mark]:

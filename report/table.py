@@ -8,7 +8,7 @@ from typing import Any
 from configs import tasks
 from configs.errors import ConfigError
 from report import formats
-from report.comparable import Mark, marks, reference_arm
+from report.comparable import Mark, agreements, marks, matched, reference_arm
 from report.comparing import Comparison, comparisons
 from report.formats import DASH, PLUS_MINUS, decimals, fixed, interval, percent
 from report.measures import (
@@ -255,12 +255,13 @@ def _comparable(study: Study, arm: Arm, differing: list[Mark]) -> Cell:
         return Cell("baseline" if study.baseline else "reference")
     if not arm.done:
         return Cell(DASH, why=_why(arm, ""))
+    equal = matched(agreements(arm, reference)) if (reference := reference_arm(study)) else ""
     if not differing:
-        return Cell("yes")
+        return Cell("yes", equal)
     levels = {mark.level for mark in differing}
     shorts = ", ".join(dict.fromkeys(mark.short for mark in differing))
     head = "no" if "not comparable" in levels else "differs" if "differs" in levels else "yes, note"
-    return Cell(head, shorts, head)
+    return Cell(head, f"{shorts}; {equal}" if equal else shorts, head)
 
 
 def _why(arm: Arm, evaluation: str) -> str:

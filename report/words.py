@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from report import aggregates, selecting, solving
-from report.comparable import DIFFERS, NOTE, REFUSED, marks, reference_arm, within
+from report.comparable import DIFFERS, NOTE, REFUSED, marks, matched, reference_arm, within
 from report.comparing import (
     MISSING,
     ONE_SEED,
@@ -85,7 +85,8 @@ def _arm(one: Comparison) -> str:
         return f"{pair}: not comparable ({one.why}), so no difference is claimed."
     if one.verdict == ONE_SEED:
         return _one_seed(one, pair)
-    return f"{_claim(one, what)}{_matched(one)}{_qualification(one)}."
+    equal = matched(one.matched)
+    return f"{_claim(one, what)}{f'; {equal}' if equal else ''}{_qualification(one)}."
 
 
 def _claim(one: Comparison, what: str) -> str:
@@ -134,17 +135,6 @@ def _correction(one: Comparison) -> str:
     if one.family < 2 or not one.difference.resolved:
         return ""
     return f"; holds after {over}" if one.verdict == RESOLVED else f" after {over}, though by itself it would be"
-
-
-def _matched(one: Comparison) -> str:
-    """Returns what the sweep made equal, and how nearly: `; matched parameters within 0.1%`."""
-    found = [f"{label} {near(off)}" for label, off in one.matched if off <= 0.01]
-    return f"; matched {listed(found)}" if found else ""
-
-
-def near(off: float) -> str:
-    """Returns how near two counts are, never nearer than they are: `exactly`, or `within 0.1%`."""
-    return "exactly" if off == 0 else f"within {math.ceil(1e3 * off - 1e-9) / 10:g}%"
 
 
 def _qualification(one: Comparison) -> str:

@@ -88,6 +88,10 @@ def test_what_the_sweep_made_equal_is_said_as_the_runs_recorded_it(tmp_path: Pat
     texts = list(said(directory))
     assert "h4 beats h1 by 0.0310 nats" in texts[1] and texts[1].endswith("; matched parameters within 0.1%.")
     assert texts[0].startswith("h8 beats h1") and texts[0].endswith("; matched KV bytes/token exactly.")
+    rows = table.build(study(directory)).rows
+    assert [cells[3].sub for _, cells in rows] == [
+        "", "matched parameters within 0.1%", "matched KV bytes/token exactly"
+    ]  # fmt: skip
     # What was to be equal and is not, is said; and arms made equal to a third are equal to each other.
     for seed in range(3):
         change(directory, f"h8/seed{seed}", kv_bytes_per_token=1100)
