@@ -17,7 +17,7 @@ from configs import cli
 from configs.errors import UserError
 from sweeps import state
 from sweeps.local import Ended
-from sweeps.places import THREADS
+from sweeps.places import THREADS, cores
 from sweeps.worker import Job, Outcome, logged
 
 MOST = 1000  # tasks handed to Ray at once
@@ -75,10 +75,9 @@ class RayEngine:
 
     def _connect(self, options: Options) -> None:
         if options.address is None:
-            # Ray counts the machine's processors, a container may have fewer.
-            from sweeps.places import cores
-
-            wanted: dict[str, Any] = {"num_cpus": max(cores(), int(options.cpus)), "include_dashboard": False}
+            # Ray counts the machine's processors, a container may have fewer; without `local` it would join a cluster
+            # that runs here.
+            wanted: dict[str, Any] = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
             if options.resources:
                 wanted["resources"] = dict(options.resources)
         else:

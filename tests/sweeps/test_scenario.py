@@ -130,8 +130,9 @@ def check(night, code, told):
     return begun
 
 
-def in_a_cluster(folder):
+def in_a_cluster():
     """A Ray cluster of two nodes on this machine, as Ray's own tests make them."""
+    os.environ["RAY_worker_niceness"] = "0"  # Ray's workers have 15, and starve beside other tests
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -172,7 +173,7 @@ def test_on_slurm(tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_on_ray(tmp_path):
-    cluster, second = in_a_cluster(tmp_path)
+    cluster, second = in_a_cluster()
     night = Night(tmp_path, "ray", f"--address={cluster.address}")
     try:
         night.begin()
