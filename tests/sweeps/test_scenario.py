@@ -132,7 +132,7 @@ def check(night, code, told):
 
 def in_a_cluster():
     """A Ray cluster of two nodes on this machine, as Ray's own tests make them."""
-    os.environ["RAY_worker_niceness"] = "0"  # Ray's workers have 15, and starve beside other tests
+    os.environ.update(RAY_worker_niceness="0")  # Ray's workers have 15, and starve beside other tests
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
