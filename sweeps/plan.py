@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from configs import cli
+from configs import cli, fields
 from configs.errors import UserError
 from sweeps import expand, match
 from sweeps.display import aligned
@@ -52,20 +52,26 @@ class Line:
     match: tuple[dict[str, Any], ...] = ()
 
 
-def cost(study: Study, arm: Arm) -> Line:
-    """Returns what an arm costs, its training step compiled on this machine's CPU."""
-    from eval import memory as memories
-    from models import counting
-    from training import step
+Compiled = tuple[dict[str, int], str]  # bytes by name; the error of what does not compile
 
+
+def cost(study: Study, arm: Arm, known: dict[str, Compiled] | None = None) -> Line:
+    """Returns what an arm costs, its training step compiled on this machine's CPU.
+
+    Args:
+        known: what other arms compiled to, by what decides it; filled here.
+    """
+    from models import counting
+
+    known = {} if known is None else known
     config = match.with_vocabulary(arm.config)
     element = 2 if config.model.dtype == "bfloat16" else 4
     tokens, flops = budget(config, lambda length: counting.flops_per_token(config.model, length)["value"])
     start = time.perf_counter()
-    try:
-        memory, error = memories.analysis(step.lower(config).compile()) or {}, ""
-    except Exception as problem:
-        memory, error = {}, f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
+    key = _program(config)
+    if key not in known:
+        known[key] = _compiled(config)
+    memory, error = known[key]
     return Line(
         study=study.name,
         arm=arm.name,
@@ -80,6 +86,23 @@ def cost(study: Study, arm: Arm) -> Line:
         error=error,
         match=tuple(one.described() for one in arm.matches),
     )
+
+
+def _program(config: ConfigDict) -> str:
+    """Returns what decides the compiled training step: the learning rate is an argument of it."""
+    values = {name: value for name, value in fields.flatten(config).items() if name.startswith(("model.", "data."))}
+    values |= {name: value for name, value in fields.flatten(config.optimizer).items() if name != "learning_rate"}
+    return repr(sorted(values.items()))
+
+
+def _compiled(config: ConfigDict) -> Compiled:
+    from eval import memory as memories
+    from training import step
+
+    try:
+        return memories.analysis(step.lower(config).compile()) or {}, ""
+    except Exception as problem:
+        return {}, f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
 
 
 def budget(config: ConfigDict, flops_per_token: Callable[[int], float]) -> tuple[int | None, float | None]:
@@ -110,10 +133,11 @@ def stages(config: ConfigDict) -> Iterator[tuple[float, int, int]]:
 
 def plan(sweep: Sweep, told: Callable[[str], None] = lambda _: None) -> list[Line]:
     """Returns what every arm costs; `told` hears the name of each when it is through."""
-    lines = []
+    lines: list[Line] = []
+    known: dict[str, Compiled] = {}
     for study in sweep.studies:
         for arm in study.arms:
-            lines.append(cost(study, arm))
+            lines.append(cost(study, arm, known))
             told(arm.name)
     return lines
 
