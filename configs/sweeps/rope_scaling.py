@@ -7,7 +7,7 @@ length with a scaling of factor 4, for a small budget; `-none` gets the same bud
 fine-tuning). Dynamic NTK changes nothing up to the original length, so that `start-dynamic` trains as `text` does and
 differs beyond it.
 
-docs/rope_scaling.md shows what came out of it, and how long it took.
+docs/rope_scaling.md shows what came out of it so far.
 """
 
 SCALINGS = ["linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3"]
@@ -15,7 +15,7 @@ KIND = "model.position.rope.scaling.kind"
 FACTOR = "model.position.rope.scaling.factor"
 ORIGINAL = "model.position.rope.scaling.original_length"
 STRETCH = 4  # the factor of what is trained with a scaling, and how much longer the continued runs' rows are
-SMALL = {  # two layers of width 64 on text, so that all 66 runs take well under an hour on two cores
+SMALL = {  # two layers of width 64 on text, so that 66 runs should take well under an hour on two cores
     "model.width": 64,
     "model.num_layers": 2,
     "model.num_heads": 4,
@@ -82,7 +82,7 @@ def get_sweep() -> dict:
         evals=["retrieval"],
     )
     studies = {"text": text, "text_tuned": text_tuned, "recall": recall, "recall_tuned": recall_tuned}
-    return dict(name="rope_scaling", title="RoPE scalings", seeds=[0, 1], studies=studies)
+    return dict(name="rope_scaling", title="RoPE scalings", seeds=[0, 1, 2], studies=studies)
 
 
 def _longer(arm: str, length: int) -> dict:
