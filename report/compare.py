@@ -60,14 +60,15 @@ def _together(found: list[tuple[str, Study]]) -> Study:
     label, first = found[0]
     known = first.baseline or (first.arms[0].name if first.arms else None)
     baseline = f"{known} ({label})" if known is not None and counts[known] > 1 else known
-    return Study(
-        name=first.name,
+    return dataclasses.replace(
+        first,
         title=" and ".join(dict.fromkeys(study.title for _, study in found)),
         question=first.question if len({study.question for _, study in found}) == 1 else "",
         baseline=baseline,
         evals=list(dict.fromkeys(name for _, study in found for name in study.evals)),
         arms=arms,
         seeds=list(dict.fromkeys(seed for _, study in found for seed in study.seeds)),
+        selection=None,  # each sweep's own report has its trials; here the chosen arms meet
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from report import words
-from report.reading import Run, Study, Sweep, dig, read
+from report.reading import Run, Sweep, dig, read
 
 ENDED = ("failed", "diverged", "unreadable")
 
@@ -44,16 +44,13 @@ def follow(
 
 def over(sweep: Sweep) -> bool:
     """True where nothing more is to come: every run has ended, and those that are done have their evaluations."""
-    return bool(sweep.runs) and all(
-        _over(study, run) for study in sweep.studies for arm in study.arms for run in arm.runs
-    )
+    wanted = {id(run): study.evals for study in sweep.studies for arm in study.arms for run in arm.runs}
+    return bool(sweep.runs) and all(_over(run, wanted.get(id(run), [])) for run in sweep.runs)
 
 
-def _over(study: Study, run: Run) -> bool:
+def _over(run: Run, evals: list[str]) -> bool:
     failed = dig(run.info, "eval_errors") or {}
-    return run.status in ENDED or (
-        run.status == "done" and all(name in run.evals or name in failed for name in study.evals)
-    )
+    return run.status in ENDED or (run.status == "done" and all(name in run.evals or name in failed for name in evals))
 
 
 def stamps(sweep: Sweep) -> dict[str, tuple[int, int]]:

@@ -100,7 +100,7 @@ def _study(sweep: Sweep, table: Table, drawn: Drawn, index: int, out: Path) -> d
     fields = settings(study)
     runs = [
         {"label": f"{arm.name}, seed {run.seed}", "lines": reproduce.commands(sweep, run, study.evals)}
-        for arm in study.arms
+        for arm in reproduce.all_arms(study)
         for run in arm.runs
         if run.info
     ]

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from report.formats import fixed
 from report.measures import from_eval
-from report.reading import Run, Study, Sweep, dig, number, text
+from report.reading import Arm, Run, Study, Sweep, dig, number, text
 from report.table import Table
 
 FILES = ("config.json", "run.json", "metrics.jsonl", "log.txt", "tracker.json")
@@ -55,11 +55,16 @@ def _inside(sweep: Sweep, run: Run) -> str:
     return "" if relative == "." else Path(relative).as_posix()
 
 
+def all_arms(study: Study) -> list[Arm]:
+    """Returns the study's arms, and those that tried hyperparameters for them."""
+    return [*study.arms, *(study.selection.trials if study.selection else [])]
+
+
 def listed(study: Study, out: Path) -> list[dict[str, Any]]:
     """Returns every run of a study with its state, its loss and links to its files, seen from the report's folder."""
     loss = from_eval("loss", "loss")
     found = []
-    for arm in study.arms:
+    for arm in all_arms(study):
         for run in arm.runs:
             step, seconds = number(run.info.get("step")), number(dig(run.info, "wall_time", "train"))
             found.append(

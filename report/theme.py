@@ -2,9 +2,10 @@
 
 from typing import Any
 
-# Okabe and Ito's colours without black and yellow, which vanish on a dark or a white page, and with two of Tol's.
-LIGHT = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00", "#56b4e9", "#6e6e6e", "#882255"]
-DARK = ["#4ba3e3", "#f0803c", "#2fc79a", "#d987c9", "#f2b84b", "#8ad0f7", "#a9a9a9", "#d2698f"]
+# Okabe and Ito's colours without black and yellow, which vanish on a dark or a white page, with grey and plum. A test
+# measures that any two stay apart (CIELAB distance over 12) for protanopes, deuteranopes and tritanopes too.
+LIGHT = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5a5a5a", "#661144"]
+DARK = ["#3d94d6", "#f0703c", "#2fc79a", "#e59fd2", "#f7d060", "#a5e3ff", "#8f8f8f", "#b3446c"]
 SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left"]
 DASHES: list[list[int]] = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"

@@ -1,6 +1,7 @@
 """The page in headless Chromium: charts are drawn, nothing is asked of the network, no error is logged, switches work.
 
-Set ABLAX_SCREENSHOTS to a folder to keep screenshots: light, dark and as wide as a phone.
+Set ABLAX_SCREENSHOTS to a folder to keep screenshots: report.png (light), report-dark.png and report-phone.png. Those
+in docs/ were made so.
 """
 
 import base64
@@ -72,8 +73,8 @@ def proxy() -> Iterator[Proxy]:
     found.close()
 
 
-def visit(page: Path, proxy: Proxy, profile: Path, *flags: str, width: int = 1280) -> Seen:
-    call = [CHROMIUM or "", *QUIET.split(), f"--user-data-dir={profile}", f"--window-size={width},3000"]
+def visit(page: Path, proxy: Proxy, profile: Path, *flags: str, width: int = 1280, height: int = 3000) -> Seen:
+    call = [CHROMIUM or "", *QUIET.split(), f"--user-data-dir={profile}", f"--window-size={width},{height}"]
     call += [f"--proxy-server=http://127.0.0.1:{proxy.port}", "--proxy-bypass-list=<-loopback>"]
     call += ["--virtual-time-budget=30000", "--enable-logging=stderr", *flags, page.as_uri()]
     done = subprocess.run(call, capture_output=True, text=True, timeout=120, check=False)
@@ -259,6 +260,29 @@ def test_hostile_names_errors_and_configs_stay_text_in_everything_scripts_write(
     assert seen.console == [] and seen.requests == []
 
 
+AGAIN = """
+const loads = Number(sessionStorage.loads || 0) + 1;
+sessionStorage.loads = loads;
+const filter = document.querySelector("[data-filter]");
+if (loads === 1) {
+  filter.value = "h4";
+  filter.dispatchEvent(new Event("input"));
+}
+if (loads === 2) document.getElementById("pause").click();
+const rows = Array.from(document.querySelectorAll("table.arms tbody tr:not([hidden]) th"), (one) => one.textContent);
+document.body.dataset.outcome = `${loads} ${filter.value} ${rows.join()}`;
+"""
+
+
+def test_a_live_page_reads_itself_again_with_what_was_chosen_until_paused(proxy: Proxy, tmp_path: Path) -> None:
+    directory = synthetic.losses(tmp_path / "sweep", {"h1": [1.8, 1.9], "h4": [1.7, 1.6]})
+    page = acting(build(directory, reload=3), AGAIN, tmp_path / "acting.html")
+    seen = visit(page, proxy, tmp_path / "profile", "--dump-dom")
+    found = re.search(r'data-outcome="([^"]*)"', seen.page)
+    assert found and found.group(1) == "2 h4 h4", "read again once, the filter kept, then paused for the other 27 s"
+    assert seen.console == [] and seen.requests == []
+
+
 DARK = "--blink-settings=preferredColorScheme=0"
 
 
@@ -267,7 +291,7 @@ def test_it_looks_like_something_in_light_in_dark_and_on_a_phone(
     page: Path, proxy: Proxy, tmp_path: Path, name: str, width: int, flags: tuple[str, ...]
 ) -> None:
     keep = Path(os.environ.get("ABLAX_SCREENSHOTS") or tmp_path)
-    picture = keep / f"report-{name}.png"
-    visit(page, proxy, tmp_path / "profile", f"--screenshot={picture}", *flags, width=width)
+    picture = keep / ("report.png" if name == "light" else f"report-{name}.png")
+    visit(page, proxy, tmp_path / "profile", f"--screenshot={picture}", *flags, width=width, height=1900)
     raw = picture.read_bytes()
     assert raw.startswith(b"\x89PNG") and int.from_bytes(raw[16:20], "big") == width and len(raw) > 100_000

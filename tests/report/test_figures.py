@@ -1,7 +1,9 @@
 """What charts are drawn from: cut lines, axes that intervals cannot squeeze, names that stay apart."""
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 
 from report import theme
@@ -41,3 +43,31 @@ def test_colours_and_dashes_tell_many_arms_apart() -> None:
 @pytest.mark.parametrize(("panels", "room", "columns"), [(4, 3, 2), (5, 3, 3), (1, 4, 1), (7, 0, 1), (9, 4, 3)])
 def test_panels_fill_their_rows_evenly(panels: int, room: int, columns: int) -> None:
     assert balanced(panels, room) == columns
+
+
+# Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB: what protanopes, deuteranopes and tritanopes see.
+SEEN = {
+    "all": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def lab(colour: str, eyes: str) -> np.ndarray:
+    """CIELAB (D65) of a colour as those eyes see it."""
+    srgb = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    linear = np.clip(np.array(SEEN[eyes]) @ linear, 0, 1)
+    to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    xyz = np.array(to_xyz) @ linear / np.array([0.95047, 1.0, 1.08883])
+    f = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("eyes", list(SEEN))
+@pytest.mark.parametrize("palette", [theme.LIGHT, theme.DARK])
+def test_any_two_colours_can_be_told_apart_whatever_the_eyes(palette: list[str], eyes: str) -> None:
+    seen = [lab(colour, eyes) for colour in palette]
+    assert min(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(seen, 2)) > 12
+    assert len(set(theme.SHAPES)) == len(palette), "shapes tell them apart as well"

@@ -114,6 +114,25 @@ def test_every_figure_is_there_as_valid_svg_pdf_and_png(demo: Path) -> None:
         assert width >= 900 and len(zlib.decompress(parts[b"IDAT"])) == height * (4 * width + 1)
 
 
+def test_plots_are_as_wide_as_a_paper_s_column_or_text_and_their_type_is_legible(demo: Path) -> None:
+    for path in sorted((demo / "report").glob("*.svg")):
+        root = ElementTree.parse(path).getroot()
+        width, unscaled = float(root.get("width") or 0), float((root.get("viewBox") or "").split()[2])
+        panels = path.stem.endswith(("by-scaling", "heat-map"))
+        assert width == pytest.approx(3.25 * 96, abs=1) or (panels and width <= 6.75 * 96), (path.name, width)
+        sizes = [float(one) for one in re.findall(r'font-size="([\d.]+)px"', path.read_text())]
+        smallest = min(sizes) * width / unscaled * 72 / 96
+        assert smallest >= (6.5 if "heat-map" in path.stem else 7), (path.name, smallest)
+        box = re.search(rb"/MediaBox \[0 0 ([\d.]+) ", path.with_suffix(".pdf").read_bytes())
+        assert box and float(box.group(1)) == pytest.approx(width * 72 / 96, abs=1), "the PDF is of the same size"
+
+
+def test_a_drawing_wider_than_the_text_is_shrunk_as_a_whole() -> None:
+    wide = '<svg class="marks" width="1296" height="100" viewBox="0 0 1296 100"></svg>'
+    assert export._narrowed(wide) == '<svg class="marks" width="648" height="50" viewBox="0 0 1296 100"></svg>'
+    assert export._narrowed(wide.replace("1296", "640")) == wide.replace("1296", "640")
+
+
 def test_compressing_a_png_again_keeps_every_pixel() -> None:
     import vl_convert
 
