@@ -103,8 +103,8 @@ def test_this_test_would_see_a_request_and_an_error(proxy: Proxy, tmp_path: Path
 
 def test_every_chart_is_drawn_without_errors_or_requests(page: Path, proxy: Proxy, tmp_path: Path) -> None:
     seen = visit(page, proxy, tmp_path / "profile", "--dump-dom")
-    figures = len(re.findall(r"<figure ", seen.page))
-    assert figures == 13
+    figures = len(re.findall(r"<figure ", page.read_text()))
+    assert figures >= 13
     assert len(re.findall(r'data-drawn="yes"', seen.page)) == figures
     assert len(re.findall(r'<svg[^>]*class="marks"|<canvas[^>]*class="marks"', seen.page)) == figures
     assert seen.console == [] and seen.requests == []
@@ -121,7 +121,7 @@ def test_the_policy_stops_a_request_that_got_into_the_page(page: Path, proxy: Pr
 
 ACT = """
 const wait = setInterval(async () => {
-  if (document.querySelectorAll("[data-drawn]").length < 13) return;
+  if (document.querySelectorAll("[data-drawn]").length < document.querySelectorAll("[data-chart]").length) return;
   clearInterval(wait);
   const section = document.querySelector("section.study");
   const find = (selector) => section.querySelector(selector);
