@@ -110,3 +110,12 @@ def test_sizes_are_told_in_named_units():
     assert [plan.size(n) for n in (None, 0, 1023, 1024, 5 * 2**20, 3 * 2**40)] == [
         "", "0 B", "1023 B", "1.0 KiB", "5.0 MiB", "3072.0 GiB"
     ]  # fmt: skip
+
+
+def test_arms_that_differ_in_their_learning_rate_are_compiled_once(monkeypatch):
+    seen = []
+    monkeypatch.setattr(plan, "_compiled", lambda config: (seen.append(config.optimizer.learning_rate) or {}, ""))
+    select = dict(field="optimizer.learning_rate", values=[0.1, 0.2, 0.3], seeds=[9])
+    given = dict(base="configs/tiny.py", axes=[{"optimizer.beta2": [0.9, 0.99]}], select=select)
+    lines = plan.plan(expand.expand(given, file=Path("s.py")))
+    assert len(lines) == 2 * 3 + 2 and len(seen) == 2, "beta2 is part of the program, the rate is not"
