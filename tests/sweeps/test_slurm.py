@@ -155,6 +155,7 @@ def test_a_run_that_is_requeued_is_saved_and_goes_on_without_a_launcher(cluster,
     for job in ids.values():  # Slurm would wait two minutes; in the same second its own credential fails
         subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now+3"], check=True)
     assert run(tmp_path, sweep).code == 0
+    assert len(list((tmp_path / "out/.sweep/slurm").glob("*_submitted.pkl"))) == 2  # nothing was queued anew
     for arm in ("brief-a", "brief-b"):
         first, last = steps(tmp_path, arm)
         assert 0 < first < last == 25
