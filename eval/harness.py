@@ -10,17 +10,19 @@ data sets from the network do so through the harness, when they are asked for; t
 import os
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import tokenizers
 
 from configs import cli
 from configs.errors import UserError
 from eval import scoring
 from eval.progress import Told
 from eval.run import record
-from training import compilation
+from training import compilation, files
 from training import run as runs
 
 try:
@@ -205,18 +207,61 @@ def _drawing(options: dict[str, Any]) -> tuple[int, float, float]:
     return int(options.get("max_gen_toks", GENERATED)), temperature, float(options.get("top_p") or 1.0)
 
 
-def _manager(names: Sequence[str], folder: str | None) -> Any:
+def write_tokenizer(run: runs.Run, folder: str | Path) -> None:
+    """Writes the run's tokenizer as transformers reads one, for tasks that make texts of so many tokens themselves.
+
+    Of bytes and characters the ids differ from the run's; a text has as many.
+    """
+    kind, folder = run.tokenizer.describe()["kind"], Path(folder)
+    if kind == "file":
+        run.tokenizer.save(folder)
+    elif kind == "byte":
+        letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+        made = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+        made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        made.decoder = tokenizers.decoders.ByteLevel()
+    else:
+        letters = [run.tokenizer.decode([index]) for index in range(run.tokenizer.vocab_size)]
+        vocabulary = {letter: index for index, letter in enumerate(letters)}
+        made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token=letters[0]))
+        made.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
+        made.decoder = tokenizers.decoders.Fuse()
+    folder.mkdir(parents=True, exist_ok=True)
+    if kind != "file":
+        made.save(str(folder / "tokenizer.json"))
+    files.write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+
+
+def _manager(names: Sequence[str], folder: str | None, metadata: dict[str, Any]) -> Any:
     """Returns the harness's manager of tasks: of the folder's alone where these are all, for its own take a while.
+
+    Args:
+        metadata: what tasks that make their own texts are given: max_seq_lengths, tokenizer.
 
     Raises:
         UserError: a name that is no task.
     """
-    managers = (tasks.TaskManager(include_path=folder, include_defaults=own) for own in (not folder, True))
+    setting = {"include_path": folder, "metadata": metadata}
+    managers = (tasks.TaskManager(include_defaults=own, **setting) for own in (not folder, True))
     for manager in managers:
         unknown = [name for name in names if not manager.match_tasks([name])]
         if not unknown:
             return manager
     raise UserError(f"--tasks: {unknown[0]!r} is no task of the harness (nor in --include_path)")
+
+
+def _lengths(given: str | None) -> dict[str, list[int]]:
+    """Returns the lengths of texts that tasks are to make.
+
+    Raises:
+        UserError: they are no numbers.
+    """
+    if not given:
+        return {}
+    parts = [part.strip() for part in given.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UserError(f"--max_lengths={given}: must be whole numbers above 0, with commas between")
+    return {"max_seq_lengths": [int(part) for part in parts]}
 
 
 def main(argv: Sequence[str]) -> None:
@@ -236,17 +281,17 @@ def main(argv: Sequence[str]) -> None:
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
     began = time.perf_counter()
     names = [name.strip() for name in given.tasks.split(",") if name.strip()]
-    manager = _manager(names, given.include_path)
+    folder = Path(given.workdir).resolve() / "eval" / "tokenizer"
+    manager = _manager(names, given.include_path, {"tokenizer": str(folder), **_lengths(given.max_lengths)})
     compilation.enable_cache()
     model = AblaxLM(given.workdir, batch_size=given.batch_size)
-    metadata = {"max_seq_lengths": [int(n) for n in given.max_lengths.split(",")]} if given.max_lengths else None
+    write_tokenizer(model.run, folder)
     found = evaluator.simple_evaluate(
         model,
         tasks=names,
         num_fewshot=given.num_fewshot,
         limit=given.limit,
         task_manager=manager,
-        metadata=metadata,
         bootstrap_iters=BOOTSTRAP,
     )
     kept = {name: found[name] for name in ("results", "n-samples", "versions", "configs") if name in found}

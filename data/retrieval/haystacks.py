@@ -15,15 +15,21 @@ from data.tokenizers import Tokenizer
 NOISE = " The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 
 
+APART = "\n\x01\x02"  # characters that hardly any token joins to the next
+
+
 class Encoder:
     """Tokens of pieces of text, each piece by itself, so that an answer's tokens are those of its needle.
 
-    Pieces that come again and again are kept; copies sent to other processes start without them.
+    Tokenizers like SentencePiece put a space before every text, which in the middle of a row would be one too many:
+    theirs are the tokens that a piece has after a character that it does not join. Pieces that come again and again are
+    kept; copies sent to other processes start without them.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._kept: dict[str, np.ndarray] = {}
+        self._before = {mark: tokenizer.encode(mark) for mark in APART} if _spaces(tokenizer) else {}
 
     def __reduce__(self) -> tuple[type, tuple[Tokenizer]]:
         return Encoder, (self.tokenizer,)
@@ -34,12 +40,27 @@ class Encoder:
         if found is None:
             if len(self._kept) > 4096:
                 self._kept.clear()
-            found = self._kept[piece] = self.tokenizer.encode(piece)
+            found = self._kept[piece] = self._encoded(piece)
         return found
+
+    def _encoded(self, piece: str) -> np.ndarray:
+        for mark, ids in self._before.items() if piece else ():
+            found = self.tokenizer.encode(mark + piece)
+            if np.array_equal(found[: len(ids)], ids):
+                return found[len(ids) :]
+        return self.tokenizer.encode(piece)
 
     def joined(self, pieces: tuple[str, ...]) -> np.ndarray:
         """Returns the ids of pieces one after the other."""
         return np.concatenate([self(piece) for piece in pieces])
+
+
+def _spaces(tokenizer: Tokenizer) -> bool:
+    """Tells whether a tokenizer puts a space before every text."""
+    if tokenizer.describe()["kind"] != "file":
+        return False
+    zero = tokenizer.encode("0")
+    return tokenizer.decode(np.concatenate([zero, zero])) == "0 0"
 
 
 @dataclass(frozen=True)

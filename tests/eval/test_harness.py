@@ -27,6 +27,46 @@ doc_to_target: "{{{{answer}}}}"
 """
 CHOICE = """doc_to_choice: ["one", "two of them"]
 metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]"""
+# As RULER's: the task makes its own texts, to lengths that it is given, and scores the share of answers found.
+RULER = """
+task: tiny_niah
+custom_dataset: !function made.needles
+test_split: test
+output_type: generate_until
+doc_to_text: "{{input}}"
+doc_to_target: "{{outputs}}"
+gen_prefix: "{{gen_prefix}}"
+target_delimiter: " "
+process_results: !function made.found
+metric_list:
+  - {metric: "64", aggregation: !function made.mean, higher_is_better: true}
+  - {metric: "96", aggregation: !function made.mean, higher_is_better: true}
+generation_kwargs: {do_sample: false, temperature: 0.0, max_gen_toks: 12, until: []}
+"""
+MADE = """
+import datasets
+import tokenizers
+
+def needles(max_seq_lengths=(4096,), tokenizer=None, **kwargs):
+    size = tokenizers.Tokenizer.from_file(tokenizer + "/tokenizer.json")
+    rows = []
+    for length in max_seq_lengths:
+        for index in range(3):
+            value = str(100 + 37 * index)
+            text, end = " the magic number is " + value + ".", " the magic number is"
+            while len(size.encode("he " + text + end).ids) <= length - 12:
+                text = "he " + text
+            rows.append({"input": text, "outputs": [value, "of"], "gen_prefix": end, "max_length": length})
+    return {"test": datasets.Dataset.from_list(rows)}
+
+def found(doc, results):
+    share = sum(answer in results[0] for answer in doc["outputs"]) / len(doc["outputs"])
+    return {"64": -1.0, "96": -1.0, str(doc["max_length"]): share}
+
+def mean(scores):
+    kept = [score for score in scores if score != -1]
+    return sum(kept) / len(kept) if kept else -1
+"""
 UNTIL = """generation_kwargs: {until: ["e"], max_gen_toks: 6}
 metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]"""
 QUESTIONS = [{"question": f"the {word} of", "answer": i % 2} for i, word in enumerate(["he", "they", "you", "on"])]
@@ -125,3 +165,45 @@ def test_the_harness_runs_its_own_tasks_from_files(workdir, tmp_path, monkeypatc
     assert found["results"]["tiny_choice"]["acc,none"] == right / len(QUESTIONS)
     assert math.isfinite(found["results"]["tiny_until"]["exact_match,none"])
     assert found["eval"] == "harness"
+
+
+@pytest.mark.filterwarnings("ignore:os.fork")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_task_that_makes_its_own_texts_gets_lengths_and_the_runs_tokenizer(workdir, tmp_path, monkeypatch):
+    """RULER's way, offline; the model is one that says the number, so that half of each row's two answers is found."""
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    (folder / "niah.yaml").write_text(RULER)
+    (folder / "made.py").write_text(MADE)
+    seen = []
+
+    def answer(model, params, prompts, *, max_new, mask_BT, **_):
+        assert max_new == 12
+        texts = [bytes(row[mask > 0].tolist()).decode() for row, mask in zip(prompts, mask_BT, strict=True)]
+        seen.extend(texts)
+        said = [" " + text.split("number is ")[1].split(".")[0] for text in texts]
+        return np.array([list(text.encode().ljust(max_new, b"!")) for text in said])
+
+    monkeypatch.setattr(harness.scoring, "answer", answer)
+    argv = ["--workdir", str(workdir), "--tasks", "tiny_niah", "--include_path", str(folder)]
+    harness.main([*argv, "--max_lengths", "64,96"])
+    found = json.loads((workdir / "eval/harness.json").read_text())["results"]["tiny_niah"]
+    assert found["64,none"] == found["96,none"] == 0.5
+    # As long as each length allows, in the run's tokens.
+    assert {len(text) // 3 for text in seen} == {(64 - 12) // 3, (96 - 12) // 3}
+    assert all(text.endswith("the magic number is") for text in seen)
+    with pytest.raises(UserError, match="--max_lengths=64,x: must be whole numbers above 0"):
+        harness.main([*argv, "--max_lengths", "64,x"])
+
+
+def test_the_tokenizer_for_the_harness_counts_as_the_runs_does(make, tmp_path):
+    import tokenizers as library
+
+    text = "the of and to in is you"
+    for kind in ("byte", "char"):
+        run = make(data__tokenizer=kind)
+        harness.write_tokenizer(run, tmp_path / kind)
+        there = library.Tokenizer.from_file(str(tmp_path / kind / "tokenizer.json"))
+        ids = there.encode(text).ids
+        assert len(ids) == len(run.tokenizer.encode(text)) and there.decode(ids) == text
+    assert len(library.Tokenizer.from_file(str(tmp_path / "byte/tokenizer.json")).encode("\u2581 \n\u00e9").ids) == 7

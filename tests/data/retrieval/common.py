@@ -5,13 +5,16 @@ import string
 from typing import Any
 
 import numpy as np
+import tokenizers as library
 
 from data import retrieval, tokenizers
 from data.retrieval import Draw, Rows, Task
+from data.retrieval.haystacks import NOISE
 from tests.data.common import settings, words
 from tests.data.test_tokenizers import trained
 
 TEXT = words(5, 3000) + ". He said: 4 + 5 = 9; #3!\n" + words(6, 1000)
+SENTENCEPIECE = ("metaspace", "llama")
 CHARACTERS = string.ascii_letters + string.digits + " .,:;#=-?\n+!"
 
 
@@ -25,11 +28,39 @@ class Stream:
         return len(self.tokens)
 
 
+def sentencepiece(kind: str) -> str:
+    """A tokenizer.json that puts a space before every text, as Metaspace does, or the normalizer of Llama 2."""
+    made = library.Tokenizer(library.models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    if kind == "metaspace":
+        made.pre_tokenizer = library.pre_tokenizers.Metaspace(prepend_scheme="always")
+    else:
+        normalizers = library.normalizers
+        made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    decoders = library.decoders
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = library.trainers.BpeTrainer(vocab_size=700, special_tokens=special, show_progress=False)
+    # Lines, so that normalised text, which has no other borders, does not merge into whole sentences.
+    made.train_from_iterator([*TEXT.split("."), *NOISE.split("."), *CHARACTERS], trainer)
+    return made.to_str()
+
+
 @functools.cache
 def tokenizer(kind: str) -> Any:
     if kind == "byte":
         return tokenizers.Bytes()
+    if kind in SENTENCEPIECE:
+        return tokenizers.FromFile(sentencepiece(kind))
     return tokenizers.Characters(CHARACTERS) if kind == "char" else tokenizers.FromFile(trained(vocab_size=600))
+
+
+def decoded(kind: str, ids: Any) -> str:
+    """The text of tokens from the middle of a row, without what a decoder takes off or adds at a text's start."""
+    if kind not in SENTENCEPIECE:
+        return tokenizer(kind).decode(ids)
+    return tokenizer(kind).decode([*tokenizer(kind).encode("\n"), *ids]).removeprefix("\n")
 
 
 @functools.cache

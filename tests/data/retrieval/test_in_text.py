@@ -1,5 +1,6 @@
 """Tasks in words: rows are read as a reader would, from their text alone, and must say what the task says."""
 
+import functools
 import re
 from itertools import pairwise
 
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 from configs import tasks
 from configs.errors import UserError
 from data.retrieval import Draw
-from data.retrieval.haystacks import NOISE
+from data.retrieval.haystacks import NOISE, Encoder
 from data.retrieval.niah import ADJECTIVES, NOUNS
-from tests.data.retrieval.common import TEXT, made, tokenizer
+from tests.data.retrieval.common import SENTENCEPIECE, TEXT, decoded, made, tokenizer
 
 UUID = "[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 KEY = {"full": "[a-z]{5}-[a-z]{5}", "short": "[a-z]{3}"}
@@ -48,7 +49,7 @@ def patterns(name: str, form: str) -> tuple[str, str]:
 
 CASES = st.fixed_dictionaries(
     {
-        "kind": st.sampled_from(["byte", "char", "file"]),
+        "kind": st.sampled_from(["byte", "char", "file", *SENTENCEPIECE]),
         "form": st.sampled_from(["full", "short"]),
         "haystack": st.sampled_from(["own", *tasks.HAYSTACKS]),
         "needles": st.integers(1, 5),
@@ -81,7 +82,7 @@ def test_a_row_says_what_the_task_says(name, case):
         return
     case["name"] = name
     rows, length = rows_of(case)
-    decode = tokenizer(case["kind"]).decode
+    decode = functools.partial(decoded, case["kind"])
     needle, question = patterns(case["name"], case["form"])
     assert rows.tokens.shape == (2, length) and rows.tokens.dtype == np.int32
     for row, tokens in enumerate(rows.tokens):
@@ -135,7 +136,7 @@ def check_spans(case, rows, row, decode, needle):
     introduction = "" if case["form"] == "short" else decode(tokens).split("\n")[0] + "\n"
     if case["name"] == "passkey":
         introduction = ""
-    begin = len(tokenizer(case["kind"]).encode(introduction))
+    begin = len(Encoder(tokenizer(case["kind"]))(introduction))
     assert decode(tokens[:begin]) == introduction
     sizes = sum(end - start for start, end in spans)
     prompt = int(rows.prompts[row])
