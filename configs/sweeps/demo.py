@@ -1,9 +1,15 @@
-"""Two true things within ten minutes on two cores: how many heads, and what RoPE scaling does past the window.
+"""What heads, KV groups, positions and RoPE scalings do to loss and retrieval, within ten minutes on two cores.
 
 The first study trains one byte-level model for each head count on the Python standard library's sources, at fixed
-width, parameters and FLOPs. The second trains a model that really retrieves (key-value recall, grown from 15 tokens to
-63), then stretches its window at evaluation only.
+width, parameters and FLOPs. The second trains models that really retrieve (key-value recall, grown from 15 tokens to
+63 in half the batch and half the updates of configs/retrieval.py): other head counts, one key/value head for both
+heads, and other positions, each asked within the window and beyond it. The window of its baseline is also stretched, at
+evaluation only.
 """
+
+from typing import Any
+
+SCALINGS = ("linear", "ntk", "yarn")
 
 
 def get_sweep() -> dict:
@@ -17,9 +23,9 @@ def get_sweep() -> dict:
             "model.num_layers": 2,
             "data.length": 128,
             "data.batch_size": 16,
-            "budget.amount": 400,
+            "budget.amount": 250,
             "checkpoint.every_steps": 0,
-            "eval.every_steps": 200,
+            "eval.every_steps": 125,
             "eval.multiples": (1, 2),
             "eval.throughput.repeats": 3,
         },
@@ -30,14 +36,46 @@ def get_sweep() -> dict:
         baseline="heads1",
         evals=["loss", "throughput", "memory"],
     )
-    window = dict(
-        title="Past the window",
-        question="What is left of recall beyond the training length, and which RoPE scaling keeps it without training?",
+    recall = dict(
+        title="Recall within the window and past it",
+        question="Which heads, KV groups and positions learn recall in 300 updates, and what is left past the window?",
         base="configs/retrieval.py",
-        axes=[],
-        arm="recall",
+        fixed={
+            "data.curriculum": (
+                {"steps": 200, "length": 15, "pairs": 4, "batch_size": 128},
+                {"steps": 50, "length": 31, "pairs": 8, "batch_size": 64},
+            ),
+            "data.batch_size": 32,
+            "budget.amount": 300,
+            "checkpoint.every_steps": 0,
+            "eval.every_steps": 0,
+            "eval.multiples": (1, 2, 4),
+            "eval.scalings": (),
+            "eval.retrieval.generate": False,
+        },
+        axes=[
+            {
+                "chain": [
+                    {"model.num_heads": 2, "eval.scalings": SCALINGS, "eval.multiples": (1, 2, 4, 8)},
+                    {"model.num_heads": [1, 4]},
+                    {"model.num_kv_heads": 1},
+                    {"model.position.kind": ["learned", "alibi"]},
+                ]
+            }
+        ],
+        arm=_recall_arm,
         seeds=[0, 1],
         baseline="recall",
-        evals=["loss", "retrieval", "memory"],
+        evals=["retrieval"],
     )
-    return dict(name="demo", title="Ablax demo", studies={"heads": heads, "window": window})
+    return dict(name="demo", title="Ablax demo", studies={"heads": heads, "recall": recall})
+
+
+def _recall_arm(config: Any) -> str:
+    """Returns an arm's name: what differs from two heads, each with its own keys and values, turned by RoPE."""
+    model = config.model
+    if model.position.kind != "rope":
+        return f"recall-{model.position.kind}"
+    if model.num_heads != 2:
+        return f"recall-heads{model.num_heads}"
+    return "recall-kv1" if model.num_kv_heads == 1 else "recall"
