@@ -67,8 +67,14 @@ def summary(board: Board, phases: Mapping[str, str] | None = None) -> str:
     failing = sum(bool(run.eval_errors) for run in board.values())
     if failing:
         parts.append(f"{failing} with a failed evaluation")
-    left = time_left(board, len(phases) if phases else counts["running"])
+    at_work = sum(not queued(phase) for phase in phases.values()) if phases else counts["running"]
+    left = time_left(board, at_work)
     return f"{len(board)} runs: {', '.join(parts)}" + (f"; about {duration(left)} left" if left else "")
+
+
+def queued(phase: str) -> bool:
+    """Tells whether an engine has the run, and has yet to begin it; why it waits changes often and is not told anew."""
+    return phase.startswith("queued")
 
 
 def time_left(board: Board, workers: int) -> float | None:
@@ -91,9 +97,10 @@ def aligned(rows: Sequence[Row], columns: Row = COLUMNS) -> list[str]:
 def table(board: Board, phases: Mapping[str, str], height: int | None = None) -> Group:
     """Returns the table for a terminal, cut to `height` lines: what needs attention is shown first."""
     keys = list(board)
+    busy = {key for key, phase in phases.items() if not queued(phase)}
     room = len(keys) if height is None else max(3, height - 6)
     if len(keys) > room:
-        urgent = sorted(keys, key=lambda key: -1 if key in phases else URGENCY[board[key].status])[: room - 1]
+        urgent = sorted(keys, key=lambda key: -1 if key in busy else URGENCY[board[key].status])[: room - 1]
         keys = [key for key in keys if key in set(urgent)]
     grid = Table(box=None, pad_edge=False)
     for i, name in enumerate(COLUMNS):
@@ -102,7 +109,7 @@ def table(board: Board, phases: Mapping[str, str], height: int | None = None) ->
         grid.columns[i].header_style = "bold"
     for key in keys:
         cells = row(key, board[key], phases.get(key, ""))
-        colour = COLOURS.get("running" if key in phases else board[key].status, "")
+        colour = COLOURS.get("running" if key in busy else board[key].status, "")
         grid.add_row(*(Text(cell, style=colour if i == 1 else "") for i, cell in enumerate(cells)))
     hidden = [f"... and {len(board) - len(keys)} more"] if len(keys) < len(board) else []
     return Group(grid, *map(Text, [*hidden, "", summary(board, phases)]))
@@ -155,10 +162,13 @@ class Lines:
         first = not self.shown
         for key, run in board.items():
             status = phases.get(key) or run.status
+            waits = queued(status)
+            status = "queued" if waits else status
             changed = self.shown.get(key) != status
             self.shown[key] = status
             # What an earlier launch has done is in the summary.
-            if (changed and not first and status != "ending") or (first and key in phases) or (due and key in phases):
+            often = (first or due) and key in phases and not waits
+            if (changed and not first and status != "ending") or often:
                 self.say(f"{key}: {_told(run, phases.get(key, ''))}")
         if first or due:
             self.last = time.monotonic()

@@ -174,8 +174,6 @@ class SlurmEngine:
         if not self.new:
             return
         places, todo = list(self.new), list(self.new.values())
-        for job in todo:
-            job.workdir.mkdir(parents=True, exist_ok=True)
         try:
             # Where the launcher itself runs in a job, that job's variables are not the runs'.
             with self.submitit.helpers.clean_env():

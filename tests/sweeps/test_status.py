@@ -197,6 +197,17 @@ def test_plain_lines_tell_changes_once(capsys):
     assert told == [
         "b: starting", "2 runs: 1 done, 1 waiting", "b: running  step 1/2", "b: done  step 2/2  val loss 0.5000",
     ]  # fmt: skip
+    lines.update({"a": Standing("done"), "b": Standing("waiting")}, {"b": "queued (Priority)"})
+    lines.update({"a": Standing("done"), "b": Standing("waiting")}, {"b": "queued (Resources)"})
+    assert len(capsys.readouterr().out.splitlines()) == 1
     lines.every = 0.0
     lines.update({"a": Standing("done"), "b": Standing("done")}, {})
     assert "2 runs: 2 done" in capsys.readouterr().out
+
+
+def test_what_is_queued_is_no_worker_in_the_time_left():
+    board = {f"a/seed{i}": Standing("done", seconds=10.0) for i in range(2)}
+    board |= {f"b/seed{i}": Standing("waiting") for i in range(6)}
+    board["c/seed0"] = Standing("running", seconds_left=4.0)
+    phases = {key: "queued (Priority)" for key in board if key.startswith("b")} | {"c/seed0": "running"}
+    assert display.summary(board, phases).endswith("about 1 min 4 s left")  # six runs of 10 s after one of 4 s
