@@ -305,10 +305,15 @@ def task(job: Job) -> Outcome:
         os.kill(os.getpid(), signal.SIGTERM)
 
     signal.signal(signal.SIGUSR2, notice)
+    submitits = os.dup(1), os.dup(2)  # its own log, which is not the run's
     redirect(job.workdir / "log.txt")
     before = standing.read(job.workdir).step
     print(f"slurm job {_me()} on {os.environ.get('SLURMD_NODENAME', '?')}", flush=True)
     outcome = work(job)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number, descriptor in enumerate(submitits, start=1):
+        os.dup2(descriptor, number)
     if outcome.status == "preempted":
         if noticed and standing.read(job.workdir).step > before:
             _requeue()

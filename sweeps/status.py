@@ -79,8 +79,14 @@ def watch(directory: Path, every: float, log: int) -> None:
             with Live(console=console, auto_refresh=False, screen=False) as live:
                 while True:
                     board = standings(directory)
-                    tail = logs(directory, board, log)
-                    live.update(Group(table(board, {}, console.height - len(tail)), *map(Text, tail)), refresh=True)
+                    ends = fitting(logs(directory, board, log), console.height // 2)
+                    live.update(
+                        Group(
+                            table(board, {}, console.height - len(ends)),
+                            *(Text(line, no_wrap=True, overflow="ellipsis") for line in ends),
+                        ),
+                        refresh=True,
+                    )
                     if over(directory, board):
                         return
                     time.sleep(every)
@@ -100,6 +106,11 @@ def watch(directory: Path, every: float, log: int) -> None:
             time.sleep(every)
     except KeyboardInterrupt:
         return
+
+
+def fitting(lines: list[str], room: int) -> list[str]:
+    """Returns what of the logs a screen has room for beside the table."""
+    return lines if len(lines) <= room else [*lines[: room - 1], "... (without --watch, all of them are shown)"]
 
 
 def over(directory: Path, board: Mapping[str, Standing]) -> bool:

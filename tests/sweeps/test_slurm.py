@@ -82,6 +82,7 @@ def test_a_sweep_is_one_array_each_run_once_and_is_finished_by_another_launcher(
     assert {"array=0-4%5", "partition=main", "time=60", "cpus-per-task=1", "mem=500M", "nice=5", "requeue"} <= given
     assert "signal=USR2@120" in given and "--cpus-per-task=1" in script.read_text().splitlines()[-1]
     assert "training a" in (tmp_path / "out/runs/a/seed0/log.txt").read_text()
+    assert (tmp_path / "out/runs/raise/seed0/log.txt").read_text().endswith("RuntimeError: no such luck\nsecond line\n")
     # Begun on Slurm, continued on this machine: only what failed is done again.
     summary = run(tmp_path, sweep, "local")
     assert sorted(summary.failed) == ["kill/seed0", "raise/seed0"]
