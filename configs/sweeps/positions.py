@@ -5,7 +5,7 @@ has as much before it as there happens to be, and in windows that overlap (slidi
 nearly a whole window. A loss that falls with the length in the first and not in the second does not come from use of
 the length (the ALiBi trap; docs/rope_scaling.md has the figures).
 
-The table of learned positions has rows for 8 times the training length on text, of which training never touches those
+The table of learned positions has rows for 16 times the training length on text, of which training never touches those
 beyond it. Without any scheme (none) the causal mask alone tells positions apart. The arms that read the scores
 themselves (cope) run on the plain core, whose cost is not the others': compare their quality, not their throughput.
 """
@@ -25,16 +25,18 @@ def get_sweep() -> dict:
         fixed={
             "model.width": 64,
             "model.num_layers": 2,
+            "data.length": 64,
             "data.batch_size": 16,
-            "budget.amount": 600,
+            "budget.amount": 250,
+            "optimizer.warmup_steps": 50,
             "checkpoint.every_steps": 0,
-            "eval.every_steps": 300,
-            "eval.multiples": (0.5, 1, 2, 4, 8),
+            "eval.every_steps": 0,
+            "eval.multiples": (1, 2, 4, 8, 16),
             "eval.sliding": 0.25,
             "eval.tokens": 32768,
             "eval.bootstrap": 200,
         },
-        axes=[{"chain": [{KIND: [kind for kind in KINDS if kind != "learned"]}, {KIND: "learned", ROWS: 8 * 128}]}],
+        axes=[{"chain": [{KIND: [kind for kind in KINDS if kind != "learned"]}, {KIND: "learned", ROWS: 16 * 64}]}],
         arm="text-{model.position.kind}",
         baseline="text-rope",
         evals=["loss", "throughput", "memory"],
