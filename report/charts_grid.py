@@ -11,7 +11,7 @@ from report.formats import TIMES
 from report.measures import FEW, TRAINED, Point, counted, noun, pooled, retrieval_points, scaling_label, scaling_order
 from report.reading import Study
 
-PANELS = 48  # most panels in one figure
+PANELS = 24  # most panels in one figure: more fill no page, and cost half of a large report
 MEASURES = {
     "accuracy": "teacher-forced, every token of the answer the likeliest",
     "exact_match": "generated, token for token at its place",
