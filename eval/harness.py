@@ -5,6 +5,7 @@
 writes RUN/eval/harness.json. In Python: `lm_eval.simple_evaluate(model=AblaxLM("RUN"), tasks=[...])`, or by name,
 `model="ablax", model_args="workdir=RUN"`, once this module is imported. Needs the extra `[lm-eval]`. Tasks that read
 data sets from the network do so through the harness, when they are asked for; tasks in local files read nothing else.
+RULER's make their texts themselves, to the lengths of `--max_lengths`, and need wonderwords, nltk and transformers.
 """
 
 import os

@@ -169,6 +169,15 @@ def holds(needle: list[int], piece: list[int], name: str) -> bool:
     return bool(places) and (name != "variable_tracking" or places[0] < len(needle) / 2)
 
 
+@pytest.mark.parametrize("kind", SENTENCEPIECE)
+def test_tokenizers_that_put_a_space_before_every_text_put_none_between_pieces(kind):
+    row = made("niah_multikey_1", kind, haystack="noise").rows(Draw(0), 0, 1, length=700, depth=0.5).tokens[0]
+    text = decoded(kind, row)
+    assert len(re.findall(r" for [a-z]{5}-[a-z]{5} is: \d{7}\.", text)) == 4
+    assert re.search(r"What is the special magic number for [a-z]{5}-[a-z]{5} mentioned", text)
+    assert re.search(r" is \d{7}$", text)
+
+
 @pytest.mark.parametrize("name", tasks.IN_TEXT)
 def test_the_depth_grid_of_rulers_forty_points_is_exact(name):
     task, seen = made(name, haystack="noise"), []
