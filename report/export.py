@@ -19,7 +19,7 @@ VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 PNG_SCALE = 3.0  # 288 pixels an inch: print quality
 COLUMN, TEXT = 312, 648  # pixels: 3.25 and 6.75 inches, the column and the text of a two-column paper
 BESIDE = 72  # pixels that a panel's axis and its distance to the next take
-PIXELS = 6_000_000
+PIXELS = 3_000_000  # of one PNG
 _SIZE = re.compile(r'(<svg\b[^>]*?) width="([\d.]+)" height="([\d.]+)"')
 _DRAWING = threading.Lock()  # one JavaScript engine draws for all threads
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
