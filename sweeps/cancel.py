@@ -73,6 +73,9 @@ def _queued(directory: Path, end: float) -> list[str]:
     records = jobs.noted(directory)
     said = jobs.words(records)
     alive = [record for record in records if record.key in said and not said[record.key].over]
+    for record in records:  # of jobs that ended with no launcher there to see it
+        if record.key in said and said[record.key].over:
+            jobs.forget(directory, record.arm, record.seed)
     if alive:
         squeue.cancel([record.id for record in alive])
         print(f"{len(alive)} job{'s' * (len(alive) > 1)} cancelled on {alive[0].engine}", flush=True)
