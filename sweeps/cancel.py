@@ -70,23 +70,23 @@ def _gone(directory: Path, end: float) -> bool:
 
 def _queued(directory: Path, end: float) -> list[str]:
     """Takes back the jobs that no launcher watches; returns the runs of those that are still at work at the end."""
-    records = jobs.noted(directory)
-    said = jobs.words(records)
-    alive = [record for record in records if record.key in said and not said[record.key].over]
-    for record in records:  # of jobs that ended with no launcher there to see it
-        if record.key in said and said[record.key].over:
-            jobs.forget(directory, record.arm, record.seed)
+    alive = _alive(directory, jobs.noted(directory))
     if alive:
         squeue.cancel([record.id for record in alive])
         print(f"{len(alive)} job{'s' * (len(alive) > 1)} cancelled on {alive[0].engine}", flush=True)
     while alive and time.monotonic() < end:
-        said = jobs.words(alive)
-        for record in alive:
-            if record.key not in said or said[record.key].over:
-                jobs.forget(directory, record.arm, record.seed)
-        alive = [record for record in alive if record.key in said and not said[record.key].over]
+        alive = _alive(directory, alive)
         time.sleep(0.5 if alive else 0.0)
     return [record.key for record in alive]
+
+
+def _alive(directory: Path, records: list[jobs.Record]) -> list[jobs.Record]:
+    """Returns the records of jobs that wait or run; forgets those of jobs that the engine says are over."""
+    said = jobs.words(records)
+    for record in records:
+        if record.key in said and said[record.key].over:
+            jobs.forget(directory, record.arm, record.seed)
+    return [record for record in records if record.key in said and not said[record.key].over]
 
 
 if __name__ == "__main__":
