@@ -116,7 +116,9 @@ def decode_steps(graphdef: Any, new_tokens: int, params: Any, cache: KVCache, to
     def advance(carry: tuple[Array, Array, KVCache], _: None) -> tuple[tuple[Array, Array, KVCache], Array]:
         token, at, cache = carry
         hidden, cache = model.hidden(token[:, None], at[:, None], cache=cache, layers=layers)
-        token = jnp.argmax(model.logits(hidden[:, 0]), axis=-1).astype(jnp.int32)
+        logits = model.logits(hidden[:, 0])
+        with jax.named_scope("sampling"):
+            token = jnp.argmax(logits, axis=-1).astype(jnp.int32)
         return (token, at + 1, cache), token
 
     at = jnp.broadcast_to(cache.length, tokens_B.shape)

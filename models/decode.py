@@ -166,10 +166,11 @@ def _generate(
     at = jnp.full((rows,), length, jnp.int32) if positions is None else positions[:, -1] + 1
 
     def pick(logits: Array, index: Array | int) -> Array:
-        if heat is None or key is None:
-            return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-        logits = logits / heat[0] if heat[1] is None else nucleus(logits / heat[0], heat[1])
-        return jax.random.categorical(jax.random.fold_in(key, index), logits).astype(jnp.int32)
+        with jax.named_scope("sampling"):
+            if heat is None or key is None:
+                return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+            logits = logits / heat[0] if heat[1] is None else nucleus(logits / heat[0], heat[1])
+            return jax.random.categorical(jax.random.fold_in(key, index), logits).astype(jnp.int32)
 
     def advance(carry: tuple[Array, Array, KVCache], index: Array) -> tuple[tuple[Array, Array, KVCache], Array]:
         token, at, cache = carry
@@ -213,4 +214,5 @@ def narrowed(params: Any, graphdef: Any) -> Any:
     def cast(path: Any, leaf: Array) -> Array:
         return leaf.astype(dtype) if jax.tree_util.keystr(path).find("kernel") >= 0 else leaf
 
-    return jax.tree_util.tree_map_with_path(cast, params)
+    with jax.named_scope("layer_slices"):
+        return jax.tree_util.tree_map_with_path(cast, params)

@@ -292,17 +292,19 @@ class Placement:
             included; and where these S lie.
         """
         batch, count = next(iter(arrays.values())).shape[:2]
-        new = {name: storage.encode(arrays[name].swapaxes(1, 2), stored) for name, stored in entry.items()}
-        parts = jax.tree.map(_squeezed, new)
         size = jax.tree.leaves(entry)[0].shape[-2]
         at = self.slots[size]
-        written = jax.tree.map(lambda whole, part: _put(whole, part, at, -2), entry, parts)
+        with jax.named_scope("kv_write"):
+            new = {name: storage.encode(arrays[name].swapaxes(1, 2), stored) for name, stored in entry.items()}
+            parts = jax.tree.map(_squeezed, new)
+            written = jax.tree.map(lambda whole, part: _put(whole, part, at, -2), entry, parts)
         if self.fresh:
             return written, _read(parts, batch, dtype), self.own
         if at.ndim == 0 or count == 1:
             return written, _read(written, batch, dtype), self.cache.tracks[size]
         # The first of several queries sees tokens that the last one pushes out.
-        both = jax.tree.map(lambda whole, part: jnp.concatenate([whole, part], axis=-2), entry, parts)
+        with jax.named_scope("kv_read"):
+            both = jax.tree.map(lambda whole, part: jnp.concatenate([whole, part], axis=-2), entry, parts)
         track = jax.tree.map(lambda old, new: _join(old, new), self.before[size], self.own)
         return written, _read(both, batch, dtype), track
 
@@ -332,8 +334,9 @@ def _squeezed(x_BGSK: Array) -> Array:
 
 
 def _read(entry: Entry, batch: int, dtype: DTypeLike) -> dict[str, Array]:
-    full = jax.tree.map(lambda x: x.reshape(batch, -1, *x.shape[-2:]), entry)
-    return {name: storage.decode(stored, dtype).swapaxes(1, 2) for name, stored in full.items()}
+    with jax.named_scope("kv_read"):
+        full = jax.tree.map(lambda x: x.reshape(batch, -1, *x.shape[-2:]), entry)
+        return {name: storage.decode(stored, dtype).swapaxes(1, 2) for name, stored in full.items()}
 
 
 def _latest(old: Array, new: Array, start: Array, end: Array) -> Array:

@@ -71,9 +71,11 @@ class Block(nnx.Module):
             self.attention_norm(x_BTD), rows, scheme, window=window, entry=entry, last_query=last_only
         )
         x_BTD = x_BTD[:, -1:] if last_only else x_BTD
-        after_BTD = x_BTD + dropout(y, self.rate, first)
-        read_BTD = x_BTD if self.parallel else after_BTD
-        return after_BTD + dropout(self.mlp(self.mlp_norm(read_BTD)), self.rate, second), entry
+        with jax.named_scope("residual"):
+            after_BTD = x_BTD + dropout(y, self.rate, first)
+        y = self.mlp(self.mlp_norm(x_BTD if self.parallel else after_BTD))
+        with jax.named_scope("residual"):
+            return after_BTD + dropout(y, self.rate, second), entry
 
 
 class Transformer(nnx.Module):
@@ -168,7 +170,8 @@ class Transformer(nnx.Module):
         if cache is None:
             rows = Rows(positions_BT, segments_BT, self._lengths(tokens_BT, positions_BT, segments_BT))
             return self._run(tokens_BT, rows, dropout_key, layers, last_only)[0]
-        placement = cache.place(tokens_BT, positions_BT, segments_BT, fresh=fresh)
+        with jax.named_scope("kv_places"):
+            placement = cache.place(tokens_BT, positions_BT, segments_BT, fresh=fresh)
         placed = placement.cache
         rows = Rows(placement.own.positions, placement.own.segments, placement=placement)
         if placed.tokens is None:
@@ -185,7 +188,8 @@ class Transformer(nnx.Module):
         """Returns a block for each layer; slices whose transpose is one stack for each parameter."""
         graph, state = nnx.split(self.blocks)
         leaves, tree = jax.tree.flatten(state)
-        slices = zip(*(jnp.unstack(leaf) for leaf in leaves), strict=True)
+        with jax.named_scope("layer_slices"):
+            slices = list(zip(*(jnp.unstack(leaf) for leaf in leaves), strict=True))
         return [nnx.merge(graph, jax.tree.unflatten(tree, layer)) for layer in slices]
 
     def _run(

@@ -72,7 +72,8 @@ def step_function(config: ConfigDict) -> Any:
         logits = model(
             batch["tokens"], batch.get("positions"), batch.get("segments"), dropout_key=key if dropout else None
         )
-        return loss_sum(logits, batch["targets"], batch["weights"], z_loss)
+        with jax.named_scope("loss"):
+            return loss_sum(logits, batch["targets"], batch["weights"], z_loss)
 
     gradient = jax.value_and_grad(losses, has_aux=True)
 
@@ -84,16 +85,18 @@ def step_function(config: ConfigDict) -> Any:
 
         def add(carry: tuple[Array, Params], part: tuple[Batch, Array]) -> tuple[tuple[Array, Params], None]:
             (_, plain), grads = gradient(params, *part)
-            return jax.tree.map(jnp.add, carry, (plain, grads)), None
+            with jax.named_scope("micro_batches"):
+                return jax.tree.map(jnp.add, carry, (plain, grads)), None
 
         zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
         return jax.lax.scan(add, zero, (parts, jax.random.split(key, micro_batches)))[0]
 
     def step(params: Params, opt_state: OptState, batch: Batch, learning_rate: Array, key: Array) -> Any:
-        total = jnp.maximum(jnp.sum(batch["weights"]), 1e-9)
+        with jax.named_scope("loss"):
+            total = jnp.maximum(jnp.sum(batch["weights"]), 1e-9)
         plain, grads = accumulated(params, batch, key)
-        grads = jax.tree.map(lambda g: g / total, grads)
         with jax.named_scope("optimizer"):
+            grads = jax.tree.map(lambda g: g / total, grads)
             norm = optimizers.global_norm(grads)
             updates, opt_state = transform.update(grads, opt_state, params)
             params = optimizers.apply(params, updates, learning_rate)

@@ -8,6 +8,7 @@ products as they are: XLA's CPU products were measured fastest this way round.
 import dataclasses
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -171,16 +172,20 @@ def derivatives(
     The weights are exp(scores - logsumexp).
     """
     q, d_out, logsumexp, delta = given
-    scores = Scores.of(job, q, k, places, constants, rows, columns)
-    weights = jnp.exp((scores.values if mask is None else jnp.where(mask, scores.values, -jnp.inf)) - logsumexp)
-    dv = product(job, "bgsm,bgkm->bgsk", weights.astype(v.dtype), d_out)
-    d_scores = weights * (product(job, "bgkm,bgsk->bgsm", d_out, v) - delta)
-    d_constants = bias_gradient(job, d_scores, places, constants, rows, columns)
-    if scores.tanh is not None:
-        d_scores = d_scores * (1 - scores.tanh**2)
-    d_products = d_scores.astype(q.dtype)
-    dq = product(job, "bgsm,bgsk->bgkm", d_products, k)
-    dk = product(job, "bgsm,bgkm->bgsk", d_products, q)
+    with jax.named_scope("attention_scores"):
+        scores = Scores.of(job, q, k, places, constants, rows, columns)
+        weights = jnp.exp((scores.values if mask is None else jnp.where(mask, scores.values, -jnp.inf)) - logsumexp)
+    with jax.named_scope("value_mixing"):
+        dv = product(job, "bgsm,bgkm->bgsk", weights.astype(v.dtype), d_out)
+        d_weights = product(job, "bgkm,bgsk->bgsm", d_out, v)
+    with jax.named_scope("attention_scores"):
+        d_scores = weights * (d_weights - delta)
+        d_constants = bias_gradient(job, d_scores, places, constants, rows, columns)
+        if scores.tanh is not None:
+            d_scores = d_scores * (1 - scores.tanh**2)
+        d_products = d_scores.astype(q.dtype)
+        dq = product(job, "bgsm,bgsk->bgkm", d_products, k)
+        dk = product(job, "bgsm,bgkm->bgsk", d_products, q)
     return dq, dk, dv, d_constants
 
 

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -47,19 +48,22 @@ def forward(
 
         def step(columns: Span, masked: bool, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             largest, total, out = carry
-            scores = Scores.of(job, q_rows, cut(k, columns, 2), places, constants, rows, columns).values
-            if masked:
-                scores = jnp.where(_mask(job, places, rows, columns), scores, -jnp.inf)
-            grown = jnp.maximum(largest, jnp.max(scores, axis=2, keepdims=True))
-            safe = finite(job, grown)
-            weights = jnp.exp(scores - safe)
-            shrink = jnp.exp(largest - safe)
-            more = product(job, "bgsm,bgsk->bgkm", weights.astype(v.dtype), cut(v, columns, 2))
-            total = total * shrink + jnp.sum(weights, axis=2, keepdims=True)
-            return grown, total, out * shrink + more
+            with jax.named_scope("attention_scores"):
+                scores = Scores.of(job, q_rows, cut(k, columns, 2), places, constants, rows, columns).values
+                if masked:
+                    scores = jnp.where(_mask(job, places, rows, columns), scores, -jnp.inf)
+                grown = jnp.maximum(largest, jnp.max(scores, axis=2, keepdims=True))
+                safe = finite(job, grown)
+                weights = jnp.exp(scores - safe)
+                shrink = jnp.exp(largest - safe)
+                total = total * shrink + jnp.sum(weights, axis=2, keepdims=True)
+            with jax.named_scope("value_mixing"):
+                more = product(job, "bgsm,bgsk->bgkm", weights.astype(v.dtype), cut(v, columns, 2))
+                return grown, total, out * shrink + more
 
         largest, total, out = _over_columns(job, places, rows, step, _start(job, q_rows, v.shape[3], sinks))
-        out, logsumexp = normalised(job, finite(job, largest), total, out)
+        with jax.named_scope("value_mixing"):
+            out, logsumexp = normalised(job, finite(job, largest), total, out)
         return out.astype(q.dtype), logsumexp
 
     if job.one_row:
@@ -85,7 +89,8 @@ def backward(
     """Returns the gradients of q, k, v, the sinks and of the bias's floating constants."""
     q, k, v, places = _padded(job, q_BTHK, k_BSGK, v_BSGV, places)
     d_out = fold_queries(job, d_out_BTHV)
-    delta_BTH1 = jnp.sum(d_out_BTHV.astype(job.dtype) * out_BTHV.astype(job.dtype), axis=3, keepdims=True)
+    with jax.named_scope("attention_scores"):
+        delta_BTH1 = jnp.sum(d_out_BTHV.astype(job.dtype) * out_BTHV.astype(job.dtype), axis=3, keepdims=True)
     delta = fold_queries(job, delta_BTH1)
     d_sinks = None if sinks is None else sinks_gradient(job, sinks, logsumexp, delta)
     # A padded query's weights are exp(score - inf) = 0: it adds nothing to dk and dv.
@@ -98,11 +103,15 @@ def backward(
 
         def step(columns: Span, masked: bool, carry: Any) -> Any:
             dq_rows, dk, dv, d_constants = carry
-            mask = _mask(job, places, rows, columns) if masked else None
+            with jax.named_scope("attention_scores"):
+                mask = _mask(job, places, rows, columns) if masked else None
             k_part, v_part = cut(k, columns, 2), cut(v, columns, 2)
             part = derivatives(job, given, k_part, v_part, places, constants, rows, columns, mask)
-            dk, dv = _added(dk, part[1], columns), _added(dv, part[2], columns)
-            return dq_rows + part[0], dk, dv, [total + d for total, d in zip(d_constants, part[3], strict=True)]
+            with jax.named_scope("value_mixing"):
+                dv = _added(dv, part[2], columns)
+            with jax.named_scope("attention_scores"):
+                dk = _added(dk, part[1], columns)
+                return dq_rows + part[0], dk, dv, [total + d for total, d in zip(d_constants, part[3], strict=True)]
 
         dq_rows = jnp.zeros(given.q.shape, job.dtype)
         dq_rows, *carry = _over_columns(job, places, rows, step, (dq_rows, *carry))
@@ -166,7 +175,8 @@ def _over_columns(job: Job, places: Places, rows: Span, step: Callable[[Span, bo
         if job.exact:
             return step(columns, masked, carry)
         # Segments and positions may hide a whole block from every row of the batch.
-        anything = jnp.any(_mask(job, places, rows, columns))
+        with jax.named_scope("attention_scores"):
+            anything = jnp.any(_mask(job, places, rows, columns))
         return lax.cond(anything, lambda carry: step(columns, masked, carry), lambda carry: carry, carry)
 
     for first, last, masked in column_runs(job, rows):
