@@ -17,6 +17,8 @@ from jax import Array
 from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
+from models.platform import current
+
 MLPS = ("swiglu", "gelu", "gelu_exact", "relu2", "relu")
 NORMS = ("rmsnorm", "layernorm")
 INITS = ("truncated_normal", "normal")
@@ -213,4 +215,4 @@ def compute_dtype(config: ConfigDict, platform: str | None = None) -> DTypeLike:
     """Returns the dtype of activations: config.model.dtype, `auto` being float32 on the CPU and bfloat16 elsewhere."""
     if config.dtype != "auto":
         return jnp.dtype(config.dtype)
-    return jnp.dtype(jnp.float32 if (platform or jax.default_backend()) == "cpu" else jnp.bfloat16)
+    return jnp.dtype(jnp.float32 if (platform or current()) == "cpu" else jnp.bfloat16)

@@ -28,6 +28,7 @@ from models.attention import Attention, Rows
 from models.kv_cache import Entry, KVCache, Layout
 from models.latent import LatentAttention
 from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, parameter, soft_cap
+from models.platform import current
 
 ATTENTIONS: dict[str, type[Attention] | type[LatentAttention]] = {"gqa": Attention, "mla": LatentAttention}
 
@@ -96,7 +97,7 @@ class Transformer(nnx.Module):
         self.plans = pattern.plans(config)
         self.period = pattern.period(config)
         self.layout = Layout.of(config)
-        on_cpu = jax.default_backend() == "cpu"
+        on_cpu = current() == "cpu"
         self.scan = config.scan_layers == "yes" or (config.scan_layers == "auto" and not on_cpu)
         size = (config.vocab_size, config.width)
         self.embedding = parameter(initial.matrix("embedding", size, fan_in=config.width, stacked=False))

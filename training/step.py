@@ -138,8 +138,8 @@ def batch_shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
     return {name: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype) for name, x in sorted(batch.items())}
 
 
-def lower(config: ConfigDict, batch: Batch | None = None) -> jax.stages.Lowered:
-    """Lowers the training step of a resolved config for shapes alone; nothing is allocated.
+def arguments(config: ConfigDict, batch: Batch | None = None) -> tuple[Any, ...]:
+    """Returns the shapes of what the training step of a resolved config takes; nothing is allocated.
 
     Args:
         config: resolved, `model.vocab_size` set.
@@ -156,7 +156,12 @@ def lower(config: ConfigDict, batch: Batch | None = None) -> jax.stages.Lowered:
         batch = batch_shapes(batch)
     rate = jax.ShapeDtypeStruct((), jnp.float32)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    return jitted(config).lower(shapes.params, shapes.opt_state, batch, rate, key)
+    return shapes.params, shapes.opt_state, batch, rate, key
+
+
+def lower(config: ConfigDict, batch: Batch | None = None) -> jax.stages.Lowered:
+    """Lowers the training step of a resolved config for shapes alone (see `arguments`)."""
+    return jitted(config).lower(*arguments(config, batch))
 
 
 def compiled(config: ConfigDict, batch: Batch) -> tuple[Any, float]:

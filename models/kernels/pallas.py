@@ -4,9 +4,10 @@ import contextlib
 import contextvars
 from collections.abc import Iterator
 
-import jax
 import jax.numpy as jnp
 from jax import Array
+
+from models.platform import current
 
 LANES = 128  # a block of queries or keys is a multiple of this
 BLOCKS = (512, 384, 256, 128)  # queries, and keys, a block: the largest that divides the padded length
@@ -33,8 +34,8 @@ def interpreting() -> Iterator[None]:
 
 
 def platform() -> str:
-    """Returns where JAX runs, or tpu within `interpreting`."""
-    return "tpu" if _INTERPRETED.get() else jax.default_backend()
+    """Returns where what is built will run (`models.platform`), or tpu within `interpreting`."""
+    return "tpu" if _INTERPRETED.get() else current()
 
 
 def whole(length: int) -> tuple[int, int]:
