@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 
 from configs import fields
 from models import Transformer
+from models.platform import current
 from training import optimizer as optimizers
 from training.loss import loss_sum, token_losses
 
@@ -109,7 +110,7 @@ def shaping(config: ConfigDict) -> str:
     """Returns a key of everything in a config that shapes its compiled programs."""
     wanted = fields.to_dict(config)
     rate_free = {k: v for k, v in wanted["optimizer"].items() if k in PROGRAM_OPTIMIZER}
-    return json.dumps([wanted["model"], rate_free, wanted["data"]["micro_batches"]], sort_keys=True)
+    return json.dumps([wanted["model"], rate_free, wanted["data"]["micro_batches"], current()], sort_keys=True)
 
 
 PROGRAM_OPTIMIZER = ("beta1", "beta2", "eps", "weight_decay", "clip_norm", "z_loss")
