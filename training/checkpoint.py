@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from configs.errors import UserError
+from training import integrity
 
 policies = ocp.checkpoint_managers
-logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax reports each save in dozens of lines
+logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax reports each save in dozens of lines, and raises errors
 
 
 def flat(tree: Any) -> dict[str, Any]:
@@ -49,11 +50,12 @@ class Checkpoints:
             preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(n=keep), best]),
             read_only=read_only,
             create=not read_only,
+            cleanup_tmp_directories=not read_only,  # of a killed process
             enable_async_checkpointing=not read_only,
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.manager = ocp.CheckpointManager(folder, options=options, item_names=("params", "opt_state", "meta"))
+            self.manager = ocp.CheckpointManager(folder, options=options, item_handlers=_handlers())
 
     def steps(self) -> list[int]:
         """Returns the steps that have a whole checkpoint, in order."""
@@ -72,6 +74,7 @@ class Checkpoints:
                 params=ocp.args.StandardSave(params),
                 opt_state=ocp.args.StandardSave(opt_state),
                 meta=ocp.args.JsonSave(meta),
+                checksums=integrity.ChecksumsArgs(),
             ),
             metrics=None if val_loss is None else {"val_loss": val_loss},
         )
@@ -79,21 +82,30 @@ class Checkpoints:
     def save_params(self, step: int, params: Any, meta: dict[str, Any]) -> None:
         """Saves parameters alone: a checkpoint to start another run from, which none can be continued from."""
         items = {"params": ocp.args.StandardSave(flat(params)), "meta": ocp.args.JsonSave(meta)}
-        self.manager.save(step, args=ocp.args.Composite(**items))
+        self.manager.save(step, args=ocp.args.Composite(**items, checksums=integrity.ChecksumsArgs()))
 
     def restore(self, step: int, params: Any, opt_state: Any) -> tuple[Any, Any, dict[str, Any]]:
         """Returns (parameters, optimizer state, meta) of a step, in the shapes of the given (abstract) trees.
 
         A leaf goes where its target's `sharding` says, and else to the first device; where it was saved from does not
         count, nor how many devices there were.
+
+        Raises:
+            UserError: it is damaged.
         """
+        integrity.check(self.folder / str(step))
         wanted = {"params": params, "opt_state": opt_state}
         items = {name: ocp.args.StandardRestore(_targets(tree)) for name, tree in wanted.items()}
         found = self.manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore(), **items))
         return unflat(found.params, params), unflat(found.opt_state, opt_state), found.meta
 
     def restore_params(self, step: int, params: Any) -> Any:
-        """Returns the parameters of a step alone, in the shapes of the given (abstract) tree."""
+        """Returns the parameters of a step alone, in the shapes of the given (abstract) tree.
+
+        Raises:
+            UserError: they are damaged.
+        """
+        integrity.check(self.folder / str(step), ("params",))
         found = self.manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore(_targets(params))))
         return unflat(found.params, params)
 
@@ -107,6 +119,11 @@ class Checkpoints:
         """Waits for what is being written."""
         self.manager.wait_until_finished()
         self.manager.close()
+
+
+def _handlers() -> dict[str, Any]:
+    arrays = {name: ocp.StandardCheckpointHandler() for name in ("params", "opt_state")}
+    return {**arrays, "meta": ocp.JsonCheckpointHandler(), integrity.ITEM: integrity.Checksums()}  # the last: see there
 
 
 def _targets(tree: Any) -> dict[str, jax.ShapeDtypeStruct]:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from configs.errors import UserError
 
@@ -67,8 +67,11 @@ def read_json(path: str | Path) -> Any:
         raise UserError(f"{path}: is not valid JSON: {error}") from error
 
 
-def read_lines(path: str | Path) -> Iterator[dict[str, Any]]:
-    """Yields the objects of a JSON-lines file up to the first torn line (a run killed while writing leaves one)."""
+def read_lines(path: str | Path, torn: Literal["end", "skip"] = "end") -> Iterator[dict[str, Any]]:
+    """Yields the objects of a JSON-lines file up to the first torn line (a run killed while writing leaves one).
+
+    With `torn` = skip, lines after a torn one are given too.
+    """
     path = Path(path)
     if not path.exists():
         return
@@ -77,7 +80,8 @@ def read_lines(path: str | Path) -> Iterator[dict[str, Any]]:
             try:
                 value = json.loads(line)
             except json.JSONDecodeError:
+                value = None
+            if line.endswith("\n") and isinstance(value, dict):
+                yield value
+            elif torn == "end":
                 return
-            if not line.endswith("\n") or not isinstance(value, dict):
-                return
-            yield value

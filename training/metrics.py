@@ -24,7 +24,8 @@ class MetricsLog:
     def __init__(self, workdir: Path, resume_step: int, trackers: Sequence[Tracker] = ()) -> None:
         self.path = workdir / "metrics.jsonl"
         self.trackers = trackers
-        kept = [line for line in read_lines(self.path) if line["step"] <= resume_step]
+        kept = [line for line in read_lines(self.path, torn="skip") if line.get("step", 0) <= resume_step]
+        self.lines = len(kept)
         write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
         self.file: TextIO = self.path.open("a", encoding="utf-8")
 
@@ -33,6 +34,7 @@ class MetricsLog:
         line = finite(line)
         self.file.write(json.dumps(line) + "\n")
         self.file.flush()
+        self.lines += 1
         for tracker in self.trackers:
             tracker.write(line)
 

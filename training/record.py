@@ -82,6 +82,7 @@ def describe(config: ConfigDict, data: dict[str, Any]) -> dict[str, Any]:
         "name": config.name,
         "status": "running",
         "error": None,
+        "incidents": [],  # what happened to it from outside: damaged checkpoints, data workers that died
         "started": now(),
         "updated": now(),
         "step": 0,

@@ -1,16 +1,13 @@
 """The training loop: one config in, one run directory out, and the same directory again continues it exactly."""
 
 import dataclasses
-import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import filelock
 import jax
 import numpy as np
 from ml_collections import ConfigDict
@@ -20,13 +17,14 @@ from configs import fields, tasks, validate
 from configs.errors import ConfigError, UserError
 from data import pipeline
 from models import counting, initialise
-from training import inherit, schedule, step, trackers, validation
+from training import failures, inherit, integrity, schedule, step, trackers, validation
 from training import record as records
 from training import run as runs
 from training.budget import Budget, Spent
 from training.checkpoint import Checkpoints, saved
 from training.compilation import enable_cache
 from training.files import read_json, write_json
+from training.holding import Place, exclusive, stop_signals
 from training.metrics import Console, MetricsLog
 from training.rng import root_key
 
@@ -58,54 +56,18 @@ def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> di
         run.json's content; its `status` is done, diverged or preempted.
 
     Raises:
-        UserError: the config is refused, the directory holds another run, or somebody else is training there.
+        UserError: the config is refused, the directory holds another run, or somebody else is training there; the
+            disk is full or not writable, the directory vanished, or a device failed.
     """
     config = validate.resolve(config)
     workdir = Path(workdir).absolute()
     enable_cache()
-    workdir.mkdir(parents=True, exist_ok=True)
-    with exclusive(workdir):
-        return _Training(config, workdir, quiet).run()
-
-
-@contextmanager
-def exclusive(workdir: Path) -> Iterator[None]:
-    """Holds a run directory for this process; the lock goes with the process, however it ends.
-
-    Raises:
-        UserError: another process holds it.
-    """
-    lock = filelock.FileLock(workdir / ".lock")
     try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise UserError(f"{workdir}: another process is training there") from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def stop_signals() -> Iterator[list[int]]:
-    """Collects SIGTERM and SIGINT instead of dying of them; a second one of the same kind is not waited for."""
-    caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
-
-    def catch(number: int, _: Any) -> None:
-        if number in caught:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        caught.append(number)
-
-    before = {number: signal.signal(number, catch) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        workdir.mkdir(parents=True, exist_ok=True)
+        with exclusive(workdir):
+            return _Training(config, workdir, quiet).run()
+    except OSError as error:
+        raise UserError(failures.explained(error, workdir) or str(error)) from error
 
 
 class _Training:
@@ -118,6 +80,7 @@ class _Training:
         self.before: dict[str, Any] = {}
         self.spent = Spent()
         self.config = config
+        self.place = Place(workdir)
 
     def run(self) -> dict[str, Any]:
         """Prepares, trains, and records how it ended."""
@@ -137,7 +100,10 @@ class _Training:
             self._end("failed", str(error))
             raise
         except BaseException as error:
-            self._end("failed", f"{type(error).__name__}: {error}".splitlines()[0])
+            told = failures.explained(error, self.workdir)
+            self._end("failed", told or f"{type(error).__name__}: {error}".splitlines()[0])
+            if told:
+                raise UserError(told) from error
             raise
         else:
             self._end("done", None)
@@ -183,7 +149,8 @@ class _Training:
             raise UserError(f"{self.workdir}: was trained on other data (fingerprint {known} there)")
         self.record = records.Record(self.workdir, records.describe(config, fingerprint))
         if self.before:
-            self.record.values["started"] = self.before.get("started", self.record.values["started"])
+            for name in ("started", "incidents"):
+                self.record.values[name] = self.before.get(name, self.record.values[name])
         write_json(self.workdir / "config.json", fields.to_dict(config))
         if self.tokenizer is not None:
             self.tokenizer.save(self.workdir / "tokenizer")
@@ -193,12 +160,14 @@ class _Training:
         """Makes or restores the training state."""
         config = self.config
         shapes = step.abstract(config)
+        self.console = Console(config.name or self.workdir.name, self.quiet)
+        integrity.set_damaged_aside(self.workdir, self._tell)
         self.checkpoints = Checkpoints(self.workdir, config.checkpoint.keep)
         self.pending: list[Any] = []  # losses since the last line of metrics, on the device until they are read
         self.best: float | None = None
         self.val_loss: float | None = None
+        self.lines = 0  # of metrics.jsonl that the checkpoint knows of
         found = self.checkpoints.steps()
-        self.console = Console(config.name or self.workdir.name, self.quiet)
         if found:
             self.params, self.opt_state, meta = self.checkpoints.restore(found[-1], shapes.params, shapes.opt_state)
             self._resume(meta)
@@ -209,7 +178,15 @@ class _Training:
         given = trackers.opened(config, self.workdir, self.spent.steps)
         guarded = [trackers.Guarded(tracker, self.console.say) for tracker in given]
         self.log = MetricsLog(self.workdir, self.spent.steps, guarded)
+        if self.log.lines < self.lines:
+            at = f"up to step {self.spent.steps}"
+            self._tell(f"metrics.jsonl has {self.log.lines} of the {self.lines} lines {at}; the others are lost")
         self.peak = records.peak(jax.devices()[0].device_kind)
+
+    def _tell(self, text: str) -> None:
+        """Says a line and keeps it in run.json: what happened to the run from outside."""
+        self.console.say(text)
+        self.record.update(incidents=[*self.record.values["incidents"], f"{records.now()} {text}"])
 
     def _initial(self, shapes: step.Abstract) -> Any:
         if not self.config.init_from:
@@ -222,6 +199,7 @@ class _Training:
         self.spent = Spent(**meta["spent"])
         self.pending, self.best, self.val_loss = meta["pending"], meta["best_val_loss"], meta["val_loss"]
         self.compile_seconds, self.eval_seconds = meta["compile_seconds"], meta["eval_seconds"]
+        self.lines = meta.get("lines", 0)
         self.stream.set_state(meta["data"])
         self.console.say(f"continuing at step {self.spent.steps}")
 
@@ -274,6 +252,7 @@ class _Training:
         evaluated, saved = due(config.eval.every_steps), due(config.checkpoint.every_steps)
         if not (due(config.log.every_steps) or evaluated or saved):
             return
+        self.place.check()
         self._flush()
         if evaluated:
             self._evaluate()
@@ -357,20 +336,39 @@ class _Training:
             "eval_seconds": self.eval_seconds,
             "rng": {"seed": self.config.seed, "step": self.spent.steps},
             "data": self.stream.get_state(),
+            "lines": self.log.lines,
         }
         self.checkpoints.save(self.spent.steps, self.params, self.opt_state, meta, val_loss)
 
     def _end(self, status: str, error: str | None) -> None:
-        """Waits for the checkpoint that is being written, closes, and records how the run ended."""
-        if hasattr(self, "checkpoints"):
-            self.checkpoints.close()
-        if hasattr(self, "log"):
-            self.log.close(status)
-        self.record.update(
-            status=status,
-            error=error and trackers.redacted(error),
-            wall_time=self._wall_time(),
-            step=self.spent.steps,
-            tokens=self.spent.tokens,
-            flops=self.spent.flops,
-        )
+        """Waits for the checkpoint that is being written, closes, and records how the run ended.
+
+        Of a run that failed already no second failure is told; but a run is not done whose last checkpoint is not.
+        """
+        with self._failing_again(status):
+            if hasattr(self, "checkpoints"):
+                self.checkpoints.close()
+        with self._failing_again(status):
+            if hasattr(self, "log"):
+                self.log.close(status)
+        with self._failing_again(status):
+            self.place.check()
+            self.record.update(
+                status=status,
+                error=error and trackers.redacted(error),
+                wall_time=self._wall_time(),
+                step=self.spent.steps,
+                tokens=self.spent.tokens,
+                flops=self.spent.flops,
+            )
+
+    @contextmanager
+    def _failing_again(self, status: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if status == "failed":
+                return
+            told = failures.explained(error, self.workdir) or f"{type(error).__name__}: {error}".splitlines()[0]
+            self._end("failed", told)
+            raise UserError(told) from error

@@ -1,0 +1,48 @@
+"""What went wrong, in a line: disks, folders and devices that fail while a run trains, and what the user can do."""
+
+import errno
+import os
+from pathlib import Path
+
+import jax
+
+AGAIN = "the same command then goes on from the newest checkpoint"
+# How TensorStore, which raises none of Python's errors for files, tells what the system told it.
+STORE = {
+    "No space left on device": errno.ENOSPC,
+    "Disk quota exceeded": errno.EDQUOT,
+    "Read-only file system": errno.EROFS,
+    "Permission denied": errno.EACCES,
+    "Input/output error": errno.EIO,
+    "Stale file handle": errno.ESTALE,
+}
+ADVICE = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EROFS: "make it writable",
+    errno.EACCES: "make it writable",
+    errno.EPERM: "make it writable",
+}
+
+
+def explained(error: BaseException, workdir: Path) -> str | None:
+    """Returns a failure of the disk or of a device in a line, or None where it is neither."""
+    seen: BaseException | None = error
+    while seen is not None:
+        number = seen.errno if isinstance(seen, OSError) else _of_store(seen)
+        if number:
+            where = seen.filename if isinstance(seen, OSError) and seen.filename else workdir
+            advice = ADVICE.get(number, "see to the disk")
+            return f"{where}: {os.strerror(number)}; {advice}, {AGAIN}"
+        seen = seen.__cause__ or seen.__context__
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        told = " ".join(str(error).split())[:300]
+        if told.startswith("RESOURCE_EXHAUSTED"):
+            return f"the device's memory does not suffice: {told}; see data.micro_batches and model.remat"
+        return f"the device failed: {told}; {AGAIN}"
+    return None
+
+
+def _of_store(error: BaseException) -> int | None:
+    text = str(error)
+    return next((number for words, number in STORE.items() if words in text), None)

@@ -1,0 +1,87 @@
+"""Holding a run directory: one process at a time, told to stop by signals, and only while the folder is still there."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from configs.errors import UserError
+from training.failures import AGAIN
+
+LOCK = ".lock"
+
+
+@contextmanager
+def exclusive(workdir: Path) -> Iterator[None]:
+    """Holds a run directory for this process; the lock goes with the process, however it ends.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    lock = filelock.FileLock(workdir / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise UserError(f"{workdir}: another process is training there") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Collects SIGTERM and SIGINT instead of dying of them; a second one of the same kind is not waited for."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+
+    def catch(number: int, _: Any) -> None:
+        if number in caught:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        caught.append(number)
+
+    before = {number: signal.signal(number, catch) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Vanished(UserError):
+    """The run directory is no longer the one that training began in."""
+
+
+class Place:
+    """A run directory as it was when training began in it: the file system and number of a file there."""
+
+    def __init__(self, workdir: Path) -> None:
+        self.file = workdir / LOCK
+        self.known = self._now()
+
+    def _now(self) -> tuple[int, int] | None:
+        try:
+            found = self.file.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def check(self) -> None:
+        """Makes sure that it is still there, since whatever writes next would make the folder anew.
+
+        Raises:
+            Vanished: it was removed, moved or unmounted.
+        """
+        if self.known is None or self._now() != self.known:
+            raise Vanished(
+                f"{self.file.parent}: vanished while training in it (removed, moved or unmounted); nothing more is "
+                f"written; bring it back, {AGAIN}"
+            )

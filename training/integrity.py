@@ -1,0 +1,130 @@
+"""Checksums of checkpoints: a checkpoint that lost or changed a bit is never loaded, an older whole one is.
+
+Every checkpoint has an item `checksums` beside its others: the sha256 of each of their files. Orbax finishes items in
+the order they are registered in, all under the checkpoint's temporary name; this one is the last, so that no checkpoint
+ever has its final name without its checksums.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orbax.checkpoint as ocp
+
+from configs.errors import UserError
+
+ITEM = "checksums"
+FILE = "sha256.json"
+ASIDE = "damaged"  # folder of a run directory to which damaged checkpoints are moved
+METADATA = "_CHECKPOINT_METADATA"  # Orbax's own; names the items that were saved
+
+
+class Checksums(ocp.CheckpointHandler):
+    """Writes the item: nothing while the others are written, the checksums of all of them once they are."""
+
+    def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Does nothing yet."""
+
+    def restore(self, directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Gives nothing: `problem` reads the file."""
+
+    def finalize(self, directory: Any) -> None:
+        """Hashes the files of the items that lie beside this one, and are finished."""
+        here = Path(directory)
+        items = [path for path in here.parent.iterdir() if path.is_dir() and path.name != here.name]
+        sums = {str(file.relative_to(here.parent)): _digest(file) for item in items for file in _files(item)}
+        (here / FILE).write_text(json.dumps(sums, indent=1, sort_keys=True), encoding="utf-8")
+
+
+@ocp.args.register_with_handler(Checksums, for_save=True, for_restore=True)
+class ChecksumsArgs(ocp.args.CheckpointArgs):
+    """Has the item written."""
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_symlink() or path.is_file())
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def problem(checkpoint: Path, items: Sequence[str] = ()) -> str:
+    """Returns what is wrong with a checkpoint, naming the file; empty where it is whole.
+
+    Args:
+        checkpoint: its folder.
+        items: the items to check, `params` say; all where none is given.
+    """
+    path = checkpoint / ITEM / FILE
+    try:
+        told = (checkpoint / METADATA).read_text(encoding="utf-8")
+        json.loads(told)
+        if ITEM not in told and not path.parent.exists():
+            return ""  # of a version that wrote none
+        sums = json.loads(path.read_text(encoding="utf-8"))
+        wanted = {name: digest for name, digest in sums.items() if not items or name.split("/")[0] in items}
+        missing = [
+            item for item in items or ("params", "meta") if not any(name.startswith(f"{item}/") for name in sums)
+        ]
+    except (OSError, ValueError, AttributeError) as error:
+        return f"its checksums cannot be read ({error})"
+    if missing:
+        return f"it has no {missing[0]}"
+    for name, digest in sorted(wanted.items()):
+        wrong = _wrong(checkpoint, name, digest)
+        if wrong:
+            return f"{name} {wrong}"
+    return ""
+
+
+def _wrong(checkpoint: Path, name: str, digest: Any) -> str:
+    path = checkpoint / name
+    try:
+        if checkpoint.resolve() not in path.resolve().parents or path.is_symlink():
+            return "leads out of the checkpoint"
+        return "" if _digest(path) == digest else "is not what was written (its sha256 differs)"
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+
+
+def check(checkpoint: Path, items: Sequence[str] = ()) -> None:
+    """Refuses a damaged checkpoint, before anything of it is loaded.
+
+    Raises:
+        UserError: naming the file, and the whole checkpoints that are left.
+    """
+    wrong = problem(checkpoint, items)
+    if wrong:
+        others = [path for path in checkpoint.parent.iterdir() if path.name.isdigit() and path.name != checkpoint.name]
+        whole = sorted(int(path.name) for path in others if not problem(path, items))
+        told = f"whole ones are of step {', '.join(map(str, whole))}" if whole else "no other is whole"
+        raise UserError(f"{checkpoint}: is damaged: {wrong}; it is not loaded; {told}")
+
+
+def set_damaged_aside(workdir: Path, say: Callable[[str], None]) -> None:
+    """Moves damaged checkpoints to WORKDIR/damaged until the newest one left is whole; tells each by `say`.
+
+    Whoever calls it trains in the directory: training then goes on from the newest whole checkpoint, or from the start.
+    """
+    folder = workdir / "checkpoints"
+    steps = sorted((int(path.name) for path in folder.glob("*") if path.name.isdigit()), reverse=True)
+    for step in steps:
+        wrong = problem(folder / str(step))
+        if not wrong:
+            return
+        aside = workdir / ASIDE / str(step)
+        aside.parent.mkdir(exist_ok=True)
+        number = 1
+        while aside.exists():
+            number += 1
+            aside = aside.with_name(f"{step}-{number}")
+        (folder / str(step)).rename(aside)
+        say(f"the checkpoint of step {step} is damaged: {wrong}; it is not loaded, and moved to {aside}")
+    if steps:
+        say("no whole checkpoint is left: training begins again")
