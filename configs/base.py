@@ -218,6 +218,10 @@ def _eval() -> ConfigDict:
     evaluation.equivalence = ConfigDict()
     evaluation.equivalence.length = 96  # tokens a row; 0: data.length
     evaluation.equivalence.batch_size = 2  # rows; 0: data.batch_size
+    evaluation.heads = ConfigDict()
+    evaluation.heads.length = 0  # tokens a row; 0: data.length
+    evaluation.heads.rows = 64  # held-out rows that are looked at
+    evaluation.heads.importance = True  # also take each head away in turn: layers x heads passes over those rows
     evaluation.throughput = ConfigDict()
     evaluation.throughput.batch_size = 0  # rows of train and prefill; 0: data.batch_size
     evaluation.throughput.length = 0  # tokens a row, and of decode's prompt; 0: data.length

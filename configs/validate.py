@@ -60,7 +60,7 @@ POSITIVE = (
     "model.position.rope.scaling.low_freq_factor data.length data.batch_size data.micro_batches data.mqar.pairs "
     "data.retrieval.needles data.retrieval.letters data.retrieval.answer_weight "
     "budget.amount optimizer.learning_rate optimizer.eps checkpoint.keep log.every_steps eval.batch_size "
-    "eval.bootstrap eval.retrieval.depths eval.retrieval.examples eval.throughput.decode_batch_size "
+    "eval.bootstrap eval.heads.rows eval.retrieval.depths eval.retrieval.examples eval.throughput.decode_batch_size "
     "eval.throughput.new_tokens eval.throughput.repeats"
 ).split()
 
@@ -69,7 +69,7 @@ NOT_NEGATIVE = (
     "optimizer.weight_decay "
     "model.position.temperature.beta optimizer.clip_norm optimizer.z_loss checkpoint.every_steps eval.every_steps "
     "eval.tokens eval.scaling_factor eval.throughput.batch_size eval.throughput.length "
-    "eval.equivalence.length eval.equivalence.batch_size eval.retrieval.extra_tokens"
+    "eval.heads.length eval.equivalence.length eval.equivalence.batch_size eval.retrieval.extra_tokens"
 ).split() + [f"data.weights.{name}" for name in tasks.SYNTHETIC]
 
 # Interval, how it reads.

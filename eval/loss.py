@@ -50,7 +50,7 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     A run that does not train on text is scored on the answers of held-out rows of its main task ("source": "mqar", or
     the name of another).
     """
-    source = _source(run)
+    source = source_of(run)
     batches, count, size = source.whole()
     tally = _tallied(run, at_training_length(run.config), progress.track("loss", batches, count))
     interval = tally.interval(run.config.eval.bootstrap)
@@ -69,7 +69,8 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     }
 
 
-def _source(run: Run) -> Source:
+def source_of(run: Run) -> Source:
+    """Returns the held-out data of what a run trains on."""
     if tasks.uses(run.config, "text"):
         return Text(run, open_data(run.config))
     name = tasks.main_task(run.config)

@@ -58,11 +58,16 @@ def _score(graph: Any, params: Any, batch: dict[str, Array], vocab_size: int, fr
     model = nnx.merge(graph, params)
     stretched.apply(model, frequencies)
     hidden_BTD = model.hidden(batch["tokens"], batch.get("positions"), batch.get("segments"))
-    rows, length = batch["targets"].shape
+    return token_scores(model, hidden_BTD, batch["targets"], vocab_size)
+
+
+def token_scores(model: Transformer, hidden_BTD: Array, targets_BT: Array, vocab_size: int) -> tuple[Array, Array]:
+    """Returns (losses float32 [B, T], argmax of the logits int32 [B, T]) of final hidden states, inside a jit."""
+    rows, length = targets_BT.shape
     size = max(1, LOGITS // (rows * vocab_size))
     if size >= length:
-        return _head(model, hidden_BTD, batch["targets"])
-    return _in_pieces(model, hidden_BTD, batch["targets"], size)
+        return _head(model, hidden_BTD, targets_BT)
+    return _in_pieces(model, hidden_BTD, targets_BT, size)
 
 
 def score(model_config: ConfigDict, params: Any, batch: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

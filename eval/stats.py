@@ -106,3 +106,22 @@ def block_bootstrap(
     deviations = (np.concatenate(means) - mean) * np.sqrt(number / (number - 1))
     low, high = mean + np.quantile(deviations, [(1 - confidence) / 2, (1 + confidence) / 2])
     return [float(low), float(high)]
+
+
+def column_bootstrap(
+    sums_NM: np.ndarray, counts_N: np.ndarray, *, resamples: int = 1000, seed: int = 0, confidence: float = CONFIDENCE
+) -> np.ndarray | None:
+    """Returns [2, M], the intervals of `block_bootstrap` for M quantities of the same rows, with the same draws.
+
+    Rows with a count of 0 are left out. None as of `block_bootstrap`.
+    """
+    keep_N = counts_N > 0
+    sums_NM, counts_N = sums_NM[keep_N], counts_N[keep_N]
+    number = len(counts_N)
+    if number < 2 or resamples < 1:
+        return None
+    draws_RN = np.random.default_rng(seed).multinomial(number, np.full(number, 1 / number), size=resamples)
+    mean_M = sums_NM.sum(0) / counts_N.sum()
+    deviations_RM = (draws_RN @ sums_NM) / (draws_RN @ counts_N)[:, None] - mean_M
+    tails = [(1 - confidence) / 2, (1 + confidence) / 2]
+    return mean_M + np.quantile(deviations_RM, tails, axis=0) * np.sqrt(number / (number - 1))

@@ -70,15 +70,20 @@ def rows_at(length: int, training_length: int, batch_size: int) -> int:
     return max(1, batch_size * training_length // length)
 
 
+def unreachable(model: ConfigDict, length: int) -> str | None:
+    """Returns why a model has no positions for rows of `length`, or None."""
+    if "learned" in kinds(model) and length > model.position.max_length:
+        return f"the learned table has {model.position.max_length} positions"
+    if "xpos" in kinds(model) and length > (most := XPOS_REACH * model.position.xpos.base):
+        return f"xPos reaches {int(most)} positions in float32"
+    return None
+
+
 def _variant(config: ConfigDict, multiple: float, length: int, scaling: str) -> Variant:
     model = config.model
     factor = own_factor(model) if scaling == TRAINED else _factor(config, length, scaling)
-    reason = None
-    if "learned" in kinds(model) and length > model.position.max_length:
-        reason = f"the learned table has {model.position.max_length} positions"
-    elif "xpos" in kinds(model) and length > (most := XPOS_REACH * model.position.xpos.base):
-        reason = f"xPos reaches {int(most)} positions in float32"
-    elif scaling != TRAINED and not set(kinds(model)) & set(stretched.KINDS):
+    reason = unreachable(model, length)
+    if reason is None and scaling != TRAINED and not set(kinds(model)) & set(stretched.KINDS):
         reason = f"a RoPE scaling has nothing to act on: position.kind = {'/'.join(kinds(model))}"
     if reason is None and scaling != TRAINED:
         model, reason = _rescaled(config, scaling, factor)

@@ -1,6 +1,8 @@
 """Attention of one layer: projections, QK-norm, rotation, the core, and the way back to the width."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +42,10 @@ class Rows:
 
 class Core(nnx.Module):
     """What every kind of attention has: how its scores are made into weights, and the core that runs."""
+
+    # Called with (q, k, v, output, what else `kernels.attend` was asked) where somebody looks on (models/observed.py);
+    # what it returns takes the output's place.
+    look: Callable[[Array, Array, Array, Array, dict[str, Any]], Array] | None = None
 
     def __init__(self, config: ConfigDict, initial: Initializer, key_dim: int) -> None:
         attention = config.attention
@@ -83,24 +89,22 @@ class Core(nnx.Module):
             scale: multiplies q.k; None: the config's.
             kernel: None: the config's.
         """
+        asked = {
+            "q_positions": of_q.positions,
+            "kv_positions": of_kv.positions if of_q.positions is None else _or_index(of_kv.positions, k_BSGK.shape[1]),
+            "q_segments": of_q.segments,
+            "kv_segments": of_kv.segments,
+            "window": window,
+            "bias": scheme.bias(),
+            "scores": scheme.scores(),
+            "soft_cap": self.soft_cap,
+            "sinks": None if self.sinks is None else self.sinks[...],
+            "scale": self.scale if scale is None else scale,
+            "aligned": of_q.placement is None or of_q.placement.fresh,
+        }
         with jax.named_scope("attention"):
-            return kernels.attend(
-                q_BTHK,
-                k_BSGK,
-                v_BSGV,
-                q_positions=of_q.positions,
-                kv_positions=of_kv.positions if of_q.positions is None else _or_index(of_kv.positions, k_BSGK.shape[1]),
-                q_segments=of_q.segments,
-                kv_segments=of_kv.segments,
-                window=window,
-                bias=scheme.bias(),
-                scores=scheme.scores(),
-                soft_cap=self.soft_cap,
-                sinks=None if self.sinks is None else self.sinks[...],
-                scale=self.scale if scale is None else scale,
-                kernel=self.kernel if kernel is None else kernel,
-                aligned=of_q.placement is None or of_q.placement.fresh,
-            )
+            out = kernels.attend(q_BTHK, k_BSGK, v_BSGV, **asked, kernel=self.kernel if kernel is None else kernel)
+        return out if self.look is None else self.look(q_BTHK, k_BSGK, v_BSGV, out, asked)
 
 
 class Attention(Core):

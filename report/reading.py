@@ -10,7 +10,7 @@ from typing import Any
 
 from configs.errors import UserError
 
-EVALS = ("loss", "retrieval", "throughput", "memory", "profile", "equivalence")
+EVALS = ("loss", "retrieval", "throughput", "memory", "profile", "heads", "equivalence")
 STATUSES = ("done", "running", "preempted", "waiting", "failed", "diverged", "unreadable")
 
 

@@ -15,8 +15,10 @@ from eval.switches.written import Arrays
 LAYERED = ("kerple_log", "kerple_power", "fire", "cope")  # each layer has parameters of its own
 
 
-def logits(model: ConfigDict, params: Arrays, tokens: np.ndarray) -> np.ndarray:
-    """Returns float64 logits [T, V] of one sequence [T]."""
+def logits(
+    model: ConfigDict, params: Arrays, tokens: np.ndarray, seen: list[tuple[np.ndarray, np.ndarray]] | None = None
+) -> np.ndarray:
+    """Returns float64 logits [T, V] of one sequence [T]; each head's weights [T, T] and output [T, V] go to `seen`."""
     p = np.arange(len(tokens))
     kinds = tuple(model.position.pattern) or (model.position.kind,)
     windows = tuple(model.attention.window_pattern) or (model.attention.window,)
@@ -30,7 +32,7 @@ def logits(model: ConfigDict, params: Arrays, tokens: np.ndarray) -> np.ndarray:
         met[kind] = met.get(kind, 0) + 1
         block = _layer(params["blocks"], layer)
         h = norm(model, x, block["attention_norm"])
-        x = x + attention(model, kind, window, block["attention"], own, h, p)
+        x = x + attention(model, kind, window, block["attention"], own, h, p, seen)
         h, mlp = norm(model, x, block["mlp_norm"]), block["mlp"]
         gate = h @ mlp["gate"]["kernel"]
         x = x + (gate / (1 + np.exp(-gate)) * (h @ mlp["up"]["kernel"])) @ mlp["down"]["kernel"]
@@ -52,7 +54,14 @@ def linear(x: np.ndarray, own: Arrays) -> np.ndarray:
 
 
 def attention(
-    model: ConfigDict, kind: str, window: int | None, own: Arrays, scheme: Arrays, h: np.ndarray, p: np.ndarray
+    model: ConfigDict,
+    kind: str,
+    window: int | None,
+    own: Arrays,
+    scheme: Arrays,
+    h: np.ndarray,
+    p: np.ndarray,
+    seen: list[tuple[np.ndarray, np.ndarray]] | None = None,
 ) -> np.ndarray:
     """Returns a layer's attention [T, D] of normalised input [T, D]."""
     project = latent if model.attention.kind == "mla" else grouped
@@ -74,7 +83,10 @@ def attention(
             scores = scores + written.cope(scheme["table"], q[:, head], scores, visible)
         weights = np.where(visible, np.exp(scores), 0)
         sink = np.exp(own["sinks"][head]) if asked.sinks else 0.0
-        heads.append(weights / (weights.sum(1, keepdims=True) + sink) @ v[:, group])
+        weights = weights / (weights.sum(1, keepdims=True) + sink)
+        heads.append(weights @ v[:, group])
+        if seen is not None:
+            seen.append((weights, heads[-1]))
     return linear(np.concatenate(heads, axis=1), own["out"])
 
 

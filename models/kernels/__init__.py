@@ -13,12 +13,12 @@ from models.kernels.cudnn import cudnn
 from models.kernels.flash import flash
 from models.kernels.masks import Masking
 from models.kernels.pallas import interpreting
-from models.kernels.reference import reference
+from models.kernels.reference import reference, scored, softmax
 from models.kernels.splash import splash
 from models.kernels.xla import xla
 from models.positions.scheme import BiasFunction, ScoresFunction
 
-__all__ = ["KERNELS", "attend", "choose", "interpreting", "kernel_for"]
+__all__ = ["KERNELS", "attend", "choose", "interpreting", "kernel_for", "maps"]
 
 CORES: dict[str, Callable[..., Array]] = {
     "reference": reference,
@@ -113,6 +113,37 @@ def attend(
     scale = K**-0.5 if scale is None else scale
     with jax.named_scope(f"attention_{name}"):
         return CORES[name](q_BTHK, k_BSGK, v_BSGV, masking, bias=bias, soft_cap=soft_cap, scale=scale, **rare)
+
+
+def maps(
+    q_BTHK: Array,
+    k_BSGK: Array,
+    *,
+    q_positions: Array | None = None,
+    kv_positions: Array | None = None,
+    q_segments: Array | None = None,
+    kv_segments: Array | None = None,
+    causal: bool = True,
+    window: int | None = None,
+    bias: BiasFunction | None = None,
+    scores: ScoresFunction | None = None,
+    soft_cap: float | None = None,
+    sinks: Array | None = None,
+    scale: float | None = None,
+    aligned: bool = True,
+) -> tuple[Array, Array]:
+    """Returns (scores, weights), float32 [B, H, T, S], as `reference` has them on the way to what `attend` returns.
+
+    Arguments as of `attend`. A hidden key's score is -inf. Weights of a query add up to 1, to 0 where it sees no key,
+    and with sinks to what they leave.
+    """
+    _check(q_BTHK, k_BSGK, k_BSGK, sinks, q_segments, kv_segments, causal, window)
+    B, T, H, K = q_BTHK.shape
+    S = k_BSGK.shape[1]
+    masking = Masking(T, S, causal, window, aligned, q_positions, kv_positions, q_segments, kv_segments)
+    scale = K**-0.5 if scale is None else scale
+    found = scored(q_BTHK, k_BSGK, masking, bias=bias, scores=scores, soft_cap=soft_cap, scale=scale)
+    return found.reshape(B, H, T, S), softmax(found, sinks).reshape(B, H, T, S)
 
 
 def _check(

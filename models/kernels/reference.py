@@ -25,34 +25,56 @@ def reference(
     Scores and softmax are float32. Query head h reads key/value head h // (H/G). The mask is applied once, after the
     additions; a query that sees no key gets zeros, and finite gradients. The sink's value is zero.
     """
+    B, T, H, _ = q_BTHK.shape
+    with jax.named_scope("attention_scores"):
+        s = scored(q_BTHK, k_BSGK, masking, bias=bias, scores=scores, soft_cap=soft_cap, scale=scale)
+        weights = softmax(s, sinks).astype(v_BSGV.dtype)
+    with jax.named_scope("value_mixing"):
+        # In this order of axes einsum multiplies weights by values; transposed, the CPU took four times as long.
+        out = jnp.einsum("bgrts,bsgk->bgrtk", weights, v_BSGV, preferred_element_type=s.dtype)
+        return out.transpose(0, 3, 1, 2, 4).reshape(B, T, H, -1).astype(q_BTHK.dtype)
+
+
+def scored(
+    q_BTHK: Array,
+    k_BSGK: Array,
+    masking: Masking,
+    *,
+    bias: BiasFunction | None,
+    scores: ScoresFunction | None,
+    soft_cap: float | None,
+    scale: float,
+) -> Array:
+    """Returns the scores as the softmax takes them, [B, G, H/G, T, S], float32 or more; -inf where a key is hidden."""
     B, T, H, K = q_BTHK.shape
     S, G = k_BSGK.shape[1:3]
     dtype = jnp.promote_types(q_BTHK.dtype, jnp.float32)
     q = q_BTHK.reshape(B, T, G, H // G, K)
-    with jax.named_scope("attention_scores"):
-        with jax.named_scope("query_key"):
-            s = jnp.einsum("btgrk,bsgk->bgrts", q, k_BSGK, preferred_element_type=dtype)
-        s = scale * s
-        if soft_cap is not None:
-            s = soft_cap * jnp.tanh(s / soft_cap)
-        if bias is not None:
-            q_places, kv_places = (jnp.asarray(places) for places in masking.places())
-            s += bias(q_places, kv_places).reshape(-1, G, H // G, T, S)
-        mask = masking.visible()
-        if scores is not None:
-            # Rows that are aligned lie in the order of their positions.
-            order = None if masking.aligned else masking.kv_positions
-            s += scores(q_BTHK, s.reshape(B, H, T, S), mask, order).reshape(s.shape)
-        if mask is not None:
-            s = jnp.where(mask[:, None, None], s, -jnp.inf)
-        sink = None if sinks is None else sinks.astype(dtype).reshape(G, H // G, 1, 1)
-        largest = jnp.max(s, axis=-1, keepdims=True)
-        largest = lax.stop_gradient(largest if sink is None else jnp.maximum(largest, sink))
-        weights = jnp.exp(s - jnp.where(jnp.isfinite(largest), largest, 0))
-        total = jnp.sum(weights, axis=-1, keepdims=True)
-        total = total if sink is None else total + jnp.exp(sink - largest)
-        weights = (weights / jnp.where(total == 0, 1, total)).astype(v_BSGV.dtype)
-    with jax.named_scope("value_mixing"):
-        # In this order of axes einsum multiplies weights by values; transposed, the CPU took four times as long.
-        out = jnp.einsum("bgrts,bsgk->bgrtk", weights, v_BSGV, preferred_element_type=dtype)
-        return out.transpose(0, 3, 1, 2, 4).reshape(B, T, H, -1).astype(q_BTHK.dtype)
+    with jax.named_scope("query_key"):
+        s = jnp.einsum("btgrk,bsgk->bgrts", q, k_BSGK, preferred_element_type=dtype)
+    s = scale * s
+    if soft_cap is not None:
+        s = soft_cap * jnp.tanh(s / soft_cap)
+    if bias is not None:
+        q_places, kv_places = (jnp.asarray(places) for places in masking.places())
+        s += bias(q_places, kv_places).reshape(-1, G, H // G, T, S)
+    mask = masking.visible()
+    if scores is not None:
+        # Rows that are aligned lie in the order of their positions.
+        order = None if masking.aligned else masking.kv_positions
+        s += scores(q_BTHK, s.reshape(B, H, T, S), mask, order).reshape(s.shape)
+    if mask is not None:
+        s = jnp.where(mask[:, None, None], s, -jnp.inf)
+    return s
+
+
+def softmax(s_BGRTS: Array, sinks: Array | None) -> Array:
+    """Returns the weights of scores, [B, G, H/G, T, S]; with sinks [H] they add up to less than 1, and to 0 of none."""
+    G, R = s_BGRTS.shape[1:3]
+    sink = None if sinks is None else sinks.astype(s_BGRTS.dtype).reshape(G, R, 1, 1)
+    largest = jnp.max(s_BGRTS, axis=-1, keepdims=True)
+    largest = lax.stop_gradient(largest if sink is None else jnp.maximum(largest, sink))
+    weights = jnp.exp(s_BGRTS - jnp.where(jnp.isfinite(largest), largest, 0))
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    total = total if sink is None else total + jnp.exp(sink - largest)
+    return weights / jnp.where(total == 0, 1, total)

@@ -1,0 +1,107 @@
+"""A forward pass that is looked at: what each layer attends with, its maps, and what each head writes."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from models import kernels
+from models.transformer import Block, Transformer
+
+Found = TypeVar("Found")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """One layer's attention in a forward pass.
+
+    Attributes:
+        x_BTD: the residual stream that it reads, before the norm.
+        q_BTHK: queries, turned.
+        k_BSGK: keys, turned.
+        v_BSGV: values.
+        out_BTHV: what the heads give, as the core that runs computed it.
+        out_HVD: the output matrix, a block a head.
+        asked: positions, segments, window, bias, soft cap, sinks, scale, as `kernels.attend` took them.
+    """
+
+    x_BTD: Array
+    q_BTHK: Array
+    k_BSGK: Array
+    v_BSGV: Array
+    out_BTHV: Array
+    out_HVD: Array
+    asked: dict[str, Any]
+
+    @property
+    def sinks(self) -> bool:
+        """Whether part of each query's weight may lie on no key."""
+        return self.asked["sinks"] is not None
+
+    def positions(self) -> Array:
+        """Returns the tokens' positions, int32 [B|1, T]."""
+        found = self.asked["q_positions"]
+        return jnp.arange(self.q_BTHK.shape[1], dtype=jnp.int32)[None] if found is None else found
+
+    def maps(self, at: np.ndarray | Array) -> tuple[Array, Array]:
+        """Returns (scores, weights), float32 [B, H, N, T], of the queries at columns `at`, int [N].
+
+        By the reference core's own functions, on the numbers that the core which runs was given, with every switch.
+        """
+        q, k = (x.astype(jnp.float32) for x in (self.q_BTHK[:, at], self.k_BSGK))
+        own = {"q_positions": self.positions()[:, at], "kv_positions": self.positions(), "aligned": False}
+        segments = self.asked["q_segments"]
+        own |= {"q_segments": None if segments is None else segments[:, at]}
+        return kernels.maps(q, k, **self.asked | own)
+
+    def written(self, at: np.ndarray) -> Array:
+        """Returns what each head adds to the residual stream at columns `at`, float32 [B, N, H, D], without a bias."""
+        return jnp.einsum("bnhv,hvd->bnhd", self.out_BTHV[:, at].astype(jnp.float32), self.out_HVD)
+
+
+def observe(
+    model: Transformer,
+    tokens_BT: Array,
+    positions_BT: Array | None = None,
+    segments_BT: Array | None = None,
+    *,
+    look: Callable[[Layer], Found] | None = None,
+    gates_LH: Array | None = None,
+) -> tuple[Array, list[Found]]:
+    """Returns (the final hidden states [B, T, D], what `look` returned of each layer), to be called inside a jit.
+
+    Args:
+        model: merged for this call; it is changed.
+        tokens_BT: int32; positions and segments as of `Transformer.hidden`.
+        positions_BT: int32.
+        segments_BT: int32.
+        look: called with each layer in order.
+        gates_LH: multiply each head's output: 0 takes it away.
+    """
+    found: list[Found] = []
+
+    def seen(
+        index: int, x_BTD: Array, kernel_WD: Array, q: Array, k: Array, v: Array, out: Array, asked: dict[str, Any]
+    ) -> Array:
+        if gates_LH is not None:
+            out = out * gates_LH[index].astype(out.dtype)[:, None]
+        if look is not None:
+            out_HVD = kernel_WD.astype(jnp.float32).reshape(*out.shape[2:], -1)
+            found.append(look(Layer(x_BTD, q, k, v, out, out_HVD, asked)))
+        return out
+
+    def watched(index: int, block: Block) -> Any:
+        def call(x_BTD: Array, *args: Any, **how: Any) -> Any:
+            block.attention.look = functools.partial(seen, index, x_BTD, block.attention.out.kernel[...])
+            return block(x_BTD, *args, **how)
+
+        return call
+
+    # A scan or a recomputed layer would keep what was seen for itself.
+    model.scan = model.remat = False
+    layers = [watched(index, block) for index, block in enumerate(model.layers())]
+    return model.hidden(tokens_BT, positions_BT, segments_BT, layers=layers), found
