@@ -18,7 +18,18 @@ import pandas as pd
 
 from configs import cli
 from configs.errors import UserError
-from report import charts_grid, charts_lengths, charts_selection, charts_training, export, frames, live, page, table
+from report import (
+    charts_grid,
+    charts_heads,
+    charts_lengths,
+    charts_selection,
+    charts_training,
+    export,
+    frames,
+    live,
+    page,
+    table,
+)
 from report.figures import Figure
 from report.files import write
 from report.formats import slug
@@ -99,6 +110,7 @@ def figures(study: Study) -> list[Figure]:
         charts_lengths.retrieval_by_scaling(study),
         charts_grid.retrieval_by_pairs(study),
         charts_grid.heat_map(study),
+        charts_heads.entropy_map(study),
     ]
     return [figure for figure in found if figure is not None]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from configs import tasks
 from configs.errors import ConfigError
-from report import formats
+from report import charts_heads, formats
 from report.comparable import Mark, agreements, marks, matched, reference_arm
 from report.comparing import Comparison, comparisons
 from report.formats import DASH, PLUS_MINUS, decimals, fixed, interval, percent
@@ -119,6 +119,10 @@ def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]
         columns += [Column(part, part, "tokens/s", source=speed.format(part)) for part in ("train", "decode")]
     if _asked(study, "memory"):
         columns += [Column("memory", "memory", "train step, peak", source="eval/memory.json:compiled.train_step.peak")]
+    if _asked(study, "heads"):
+        columns += [
+            Column(*shown[:3], paper=False, source=f"eval/heads.json:{shown[3]}") for shown in charts_heads.SHOWN
+        ]
     columns += [
         Column("parameters", "parameters", source="run.json:parameters.total"),
         Column("flops", "FLOPs/token", source="run.json:flops_per_token.value"),
@@ -153,6 +157,9 @@ def _cells(
         "seeds": _seeds(arm),
         "comparable": _comparable(study, arm, differing),
     }
+    for key, *_, measure, show in charts_heads.SHOWN:
+        value = charts_heads.number_of(arm, measure)
+        cells[key] = Cell(show(value), "", value) if math.isfinite(value) else Cell(DASH, why=_why(arm, "heads"))
     for length in lengths:
         points = [p for p in retrieval_points(arm) if p.length == length and p.scaling == TRAINED]
         share = pooled(points)
@@ -304,6 +311,7 @@ def _raw(
         row[f"retrieval_{length:g}_examples"] = share.examples
     lasting = effective_lengths(arm)[0]
     row["effective_length"] = lasting[(len(lasting) - 1) // 2][0] if lasting else math.nan
+    row |= {f"heads_{key}": charts_heads.number_of(arm, measure) for key, *_, measure, _ in charts_heads.SHOWN}
     states = [run.status for run in arm.runs]
     return row | {
         "train_tokens_per_second": median(arm, from_eval("throughput", "train", "tokens_per_second")),

@@ -204,6 +204,21 @@ def memory_json(peak: int = 48 << 20) -> dict[str, Any]:
     return {"schema": 1, "eval": "memory", "settings": {}, "formula": formula, "compiled": compiled, "measured": None}
 
 
+def heads_json(layers: int, heads: int, seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    records = []
+    for layer in range(layers):
+        for head in range(heads):
+            share = 0.3 + 0.6 * float(rng.random())
+            record = {"layer": layer, "head": head, "entropy": 3 * share, "entropy_share": share, "distance": 9.0}
+            record |= {"entropy_share_interval": [share - 0.01, share + 0.01], "first": 0.2, "previous": 0.1}
+            records.append(record | {"importance": 0.01, "dead": None})
+    records[-1] |= {"entropy_share": 0.995, "entropy_share_interval": [0.99, 1.0], "dead": "uniform"}
+    divergence = {"mean": 0.2, "interval": [0.1, 0.3], "pairs": [[0.0] * heads] * heads}
+    by_layer = [{"layer": layer, "divergence": divergence} for layer in range(layers)]
+    return {"schema": 1, "eval": "heads", "settings": {}, "heads": records, "layers": by_layer}
+
+
 def write_run(
     directory: Path,
     *,
@@ -279,6 +294,7 @@ def demo(directory: Path) -> Path:
                 "loss": loss_json(measured, ("linear", "ntk", "yarn"), (1, 2, 4, 8), wobble=0.01 * float(rng.normal())),
                 "throughput": throughput_json(31000 - 2500 * index, 950 - 30 * index),
                 "memory": memory_json((44 + 6 * index) << 20),
+                "heads": heads_json(2, count, seed),
             }
             write_run(
                 directory / "runs" / arm / f"seed{seed}",

@@ -100,7 +100,12 @@ def test_every_figure_is_there_as_valid_svg_pdf_and_png(demo: Path) -> None:
         "heads-loss-by-length",
         "heads-loss-by-scaling",
     ]
-    keys += ["heads-quality-train-speed", "heads-quality-decode-speed", "heads-quality-memory"]
+    keys += [
+        "heads-attention-entropy",
+        "heads-quality-train-speed",
+        "heads-quality-decode-speed",
+        "heads-quality-memory",
+    ]
     keys += ["recall-retrieval-by-length", "recall-retrieval-by-scaling", "recall-heat-map"]
     for key in keys:
         root = ElementTree.parse(out / f"{key}.svg").getroot()
@@ -118,7 +123,7 @@ def test_plots_are_as_wide_as_a_paper_s_column_or_text_and_their_type_is_legible
     for path in sorted((demo / "report").glob("*.svg")):
         root = ElementTree.parse(path).getroot()
         width, unscaled = float(root.get("width") or 0), float((root.get("viewBox") or "").split()[2])
-        panels = path.stem.endswith(("by-scaling", "heat-map"))
+        panels = path.stem.endswith(("by-scaling", "heat-map", "attention-entropy"))
         assert width == pytest.approx(3.25 * 96, abs=1) or (panels and width <= 6.75 * 96), (path.name, width)
         sizes = [float(one) for one in re.findall(r'font-size="([\d.]+)px"', path.read_text())]
         smallest = min(sizes) * width / unscaled * 72 / 96
@@ -153,6 +158,21 @@ def test_the_heat_map_spans_zero_to_one_and_deepens_downwards(demo: Path) -> Non
     cells = {(row["panel"], row["column"], row["row"]): row for row in figure.spec["datasets"]["cells"]}
     cell = cells["recall, linear", "504 (8×)", "50%"]
     assert cell["count"] == "n=192" and cell["value"] == pytest.approx(cell["correct"] / 192, rel=1e-5)
+
+
+def test_every_head_has_a_cell_and_dead_ones_a_cross(demo: Path) -> None:
+    figure = next(one for one in building.figures(read(demo).studies[0]) if one.key == "attention-entropy")
+    rows = figure.spec["datasets"]["heads"]
+    assert sorted({row["panel"] for row in rows}) == ["h1", "h2", "h4", "h8"] and len(rows) == 2 * (1 + 2 + 4 + 8)
+    assert [row["why"] for row in rows].count("uniform") == 4 and "cross" in figure.caption
+    written = json.loads((demo / "runs/h4/seed0/eval/heads.json").read_text())["heads"]
+    drawn = [row["value"] for row in rows if row["panel"] == "h4"]
+    assert drawn == pytest.approx([one["entropy_share"] for one in written], rel=1e-5), (
+        "of one seed: heads of two are others"
+    )
+    table = {row["arm"]: row for row in csv.DictReader((demo / "report" / "table.csv").read_text().splitlines())}
+    assert float(table["h4"]["heads_dead"]) == 1 and float(table["h4"]["heads_apart"]) == pytest.approx(0.2)
+    assert table["recall"]["heads_dead"] == ""
 
 
 def test_the_tables_hold_what_was_measured(demo: Path) -> None:
