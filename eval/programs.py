@@ -99,15 +99,15 @@ def filled_cache(config: ConfigDict) -> KVCache:
     return cache.place(jnp.zeros((found.decode_batch_size, found.prompt), jnp.int32)).cache
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def decode_steps(graphdef: Any, new_tokens: int, params: Any, cache: KVCache, tokens_B: Array) -> Array:
-    """Returns int32 [B, new_tokens], greedy steps from a cache that holds a prompt, as `decode.generate` takes them.
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+def decode_steps(graphdef: Any, new_tokens: int, params: Any, cache: KVCache, tokens_B: Array) -> tuple[Array, KVCache]:
+    """Returns int32 [B, new_tokens], greedy steps as `decode.generate` takes them, and the cache with these tokens.
 
     Args:
       graphdef: of a Transformer.
       new_tokens: how many steps.
       params: its parameters.
-      cache: with room for them.
+      cache: holds a prompt, with room for the steps; it is donated.
       tokens_B: the token each row goes on from.
     """
     model = nnx.merge(graphdef, decode.narrowed(params, graphdef))
@@ -118,11 +118,12 @@ def decode_steps(graphdef: Any, new_tokens: int, params: Any, cache: KVCache, to
         hidden, cache = model.hidden(token[:, None], at[:, None], cache=cache, layers=layers)
         logits = model.logits(hidden[:, 0])
         with jax.named_scope("sampling"):
-            token = jnp.argmax(logits, axis=-1).astype(jnp.int32)
-        return (token, at + 1, cache), token
+            token, at = jnp.argmax(logits, axis=-1).astype(jnp.int32), at + 1
+        return (token, at, cache), token
 
     at = jnp.broadcast_to(cache.length, tokens_B.shape)
-    return jax.lax.scan(advance, (tokens_B, at, cache), None, length=new_tokens)[1].T
+    (_, _, cache), new = jax.lax.scan(advance, (tokens_B, at, cache), None, length=new_tokens)
+    return new.T, cache
 
 
 def lower_decode(config: ConfigDict) -> jax.stages.Lowered:

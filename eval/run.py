@@ -12,7 +12,7 @@ import pyarrow.parquet
 from configs import cli
 from configs.errors import UserError, nearest
 from configs.validate import check, to_dict
-from eval import equivalence, heads, loss, memory, retrieval, throughput
+from eval import equivalence, heads, loss, memory, profile, retrieval, throughput
 from eval.progress import Silent, Told
 from training import compilation, files
 from training import run as runs
@@ -25,11 +25,13 @@ EVALUATIONS: dict[str, Callable[[runs.Run, Silent], dict[str, Any]]] = {
     "retrieval": retrieval.evaluate,
     "throughput": throughput.evaluate,
     "memory": memory.evaluate,
+    "profile": profile.evaluate,
     "heads": heads.evaluate,
     "equivalence": equivalence.evaluate,
 }
-# Asked for by name: equivalence is about this device and the config, not the run; heads takes each head away in turn.
-DEFAULT = tuple(name for name in EVALUATIONS if name not in ("heads", "equivalence"))
+# Asked for by name: equivalence is about this device and the config, not the run; heads takes each head away in turn; a
+# profile wants a machine with nothing else to do.
+DEFAULT = tuple(name for name in EVALUATIONS if name not in ("profile", "heads", "equivalence"))
 
 
 def evaluate(

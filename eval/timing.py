@@ -1,5 +1,6 @@
 """A stopwatch for compiled functions: compilation apart, warm-up dropped, the device waited for."""
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -46,6 +47,21 @@ def measure(call: Callable[[Any], Any], state: Any, *, repeats: int, warm_up: in
         jax.block_until_ready(state)
         seconds[repeat] = (time.perf_counter() - start) / calls
     return seconds
+
+
+def device() -> dict[str, Any]:
+    """Returns what times were measured on: the device, and of this machine the cores that JAX could have used."""
+    found = jax.devices()[0]
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "kind": found.device_kind,
+        "platform": found.platform,
+        "count": 1,
+        "cores": os.cpu_count(),  # of the machine
+        "affinity": here,  # cores that this process may run on
+        "NPROC": os.environ.get("NPROC"),  # bounds XLA's threads where it is set
+        "load": [round(load, 2) for load in os.getloadavg()],  # of 1, 5 and 15 minutes: neighbours slow a CPU down
+    }
 
 
 def summary(seconds: np.ndarray, tokens: int, compile_seconds: float, **shape: Any) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from configs import cli, fields
 from configs.errors import UserError, nearest
 from sweeps import axes, match, names, select
 
-EVALS = ("loss", "retrieval", "throughput", "memory", "heads", "equivalence")  # as in eval.run, which imports JAX
+# As in eval.run, which imports JAX.
+EVALS = ("loss", "retrieval", "throughput", "memory", "profile", "heads", "equivalence")
 INHERITED = ("base", "arm", "match", "seeds", "select", "solved", "evals")  # beside `studies`, each study has them
 SHARED_KEYS = ("title", "question", "fixed", "derived", *INHERITED)
 STUDY_KEYS = ("axes", "baseline", *SHARED_KEYS)

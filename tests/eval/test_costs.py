@@ -41,13 +41,15 @@ def test_the_steps_that_are_timed_are_those_of_generation(make):
     cache = KVCache.create(run.config.model, 2, programs.shape(run.config).capacity)
     logits, cache = decode.prefill(run.graphdef, run.params, cache, prompts)
     first = np.asarray(logits).argmax(-1).astype(np.int32)
-    steps = programs.decode_steps(run.graphdef, 5, run.params, cache, first)
+    slots = np.asarray(cache.segments), np.asarray(cache.positions)  # the steps are given the cache itself
+    steps, after = programs.decode_steps(run.graphdef, 5, run.params, cache, first)
+    assert int(after.length) == 21
     whole = decode.generate(run.graphdef, run.params, prompts, max_new=6)
     np.testing.assert_array_equal(np.concatenate([first[:, None], steps], axis=1), whole)
     blank = programs.filled_cache(run.config)
     assert int(blank.length) == 16 and blank.capacity == 21
-    np.testing.assert_array_equal(blank.segments, cache.segments)
-    np.testing.assert_array_equal(blank.positions, cache.positions)
+    np.testing.assert_array_equal(blank.segments, slots[0])
+    np.testing.assert_array_equal(blank.positions, slots[1])
 
 
 def test_memory_by_formula_and_as_compiled(make):
@@ -84,7 +86,7 @@ def test_kv_bytes_of_published_models(make, layers: int, kv_heads: int, head_dim
 def test_a_learned_table_bounds_decode_and_is_never_overrun(make):
     run = make(model__position__kind="learned")
     assert programs.shape(run.config).capacity == 16
-    assert throughput._decode(run)["length"] == 13
+    assert throughput.timed(run, "decode")["length"] == 13
     run.config.eval.throughput.length = 17
     with pytest.raises(UserError, match=r"eval.throughput.length = 17: the learned table has 16 positions"):
         programs.shape(run.config)
