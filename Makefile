@@ -3,18 +3,20 @@
 #   make test      lint, types, tests
 #   make test-all  the slower checks too
 #   make setup     only the environment; a second call does nothing
+#   make bench     our speed beside transformers' and plain JAX's (minutes, and a download the first time)
 #   make bench-hf  checkpoints of transformers against ours, in an environment of its own (minutes, and a download)
 #   make lock      resolve constraints.txt again from pyproject.toml
 
 PYTHON ?= python3
 EXTRAS ?= dev
 DEMO ?= runs/demo
+BENCH ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(EXTRAS)
-ROOMS := configs models data training eval convert sweeps report train.py
+ROOMS := configs models data training eval convert sweeps report bench train.py
 
-.PHONY: demo test test-all check setup bench-hf lock clean
+.PHONY: demo test test-all check setup bench bench-hf lock clean
 
 demo: $(STAMP)
 	$(BIN)/python -m sweeps.launch --sweep=configs/sweeps/demo.py --out=$(DEMO)
@@ -37,6 +39,9 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(EXTRAS)]"
 	@touch $@
+
+bench: $(STAMP)
+	$(BIN)/python -m bench.speed $(BENCH)
 
 bench-hf: $(STAMP)
 	$(BIN)/python bench/hf_round_trip.py

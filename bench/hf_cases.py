@@ -40,7 +40,7 @@ def _original(length: int, factor: float) -> dict[str, Any]:
 
 LLAMA3 = _rope("llama3", 5e5, **_original(32, 8.0), low_freq_factor=1.0, high_freq_factor=4.0)
 YARN = {**_rope("yarn", **_original(16, 4.0)), "max_position_embeddings": 64}
-LONG = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 1.5, 2.5, 4.0]}
+LONG: dict[str, Any] = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 1.5, 2.5, 4.0]}
 LONGROPE = {**_rope("longrope", **LONG, original_max_position_embeddings=32), "original_max_position_embeddings": 32}
 NEOX = {"vocab_size": VOCAB, "num_hidden_layers": 2}
 GPT2 = {"vocab_size": VOCAB, "n_positions": 128, "n_layer": 2}

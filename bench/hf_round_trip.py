@@ -27,6 +27,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 from safetensors.numpy import load_file, save_file  # noqa: E402
 
+from bench.environment import environment  # noqa: E402
 from bench.hf_cases import OWN, THEIRS, VOCAB, Own  # noqa: E402
 from configs import base, cli, validate  # noqa: E402
 from convert import from_hf, to_hf  # noqa: E402
@@ -36,27 +37,15 @@ from eval.progress import Silent, Told  # noqa: E402
 from models import initialise  # noqa: E402
 from training import compilation  # noqa: E402
 
-PACKAGES = ("torch==2.13.0", "transformers", "safetensors", "numpy")
 TOLERANCE = 2e-4  # of logits, absolute, float32
 LENGTH, NEW = 40, 8  # past the original length (32) of scalings that read it
-
-
-def environment(folder: Path) -> Path:
-    """Returns the Python of an environment with PyTorch and transformers, made at the first call."""
-    python = folder / "bin" / "python"
-    if not (folder / ".made").exists():
-        print(f"making {folder} with {' '.join(PACKAGES)} ...", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-        (folder / ".made").touch()
-    return python
 
 
 def theirs(python: Path, command: str, cases: Sequence[dict[str, Any]], folder: Path) -> dict[str, str]:
     """Runs the transformers side over cases and returns its versions."""
     job = folder / f"{command}.json"
     job.write_text(json.dumps(cases))
-    line = [python, Path(__file__).parent / "hf_side.py", command, job]
+    line: list[str | Path] = [python, Path(__file__).parent / "hf_side.py", command, job]
     done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 

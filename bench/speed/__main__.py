@@ -1,0 +1,97 @@
+"""Our speed beside peers', in one run: `make bench`.
+
+Peers: transformers' Llama in PyTorch (SDPA, fused AdamW), in an environment of its own that is made at the first call;
+and plain JAX as most people write it. Each is a process that waits while another works; they take turns on the same
+shapes with the same number of threads. Then what share of a sweep is training and evaluation, and how training's memory
+grows with length. Prints a table, and writes it and all measurements to --out.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.environment import environment
+from bench.speed import peers, sweep, table
+from bench.speed.cases import CASES, Case
+from bench.speed.peers import CHECKOUT, OURS
+from eval.progress import Told
+from sweeps.places import cores
+
+
+def chosen(given: argparse.Namespace) -> list[Case]:
+    """Returns the cases asked for, in the dtype asked for."""
+    cases = [case for case in CASES if not given.only or given.only in case.name]
+    extra = ("torch.compile",) if given.compile else ()
+    return [dataclasses.replace(case, dtype=given.dtype, peers=case.peers + extra) for case in cases]
+
+
+def memory() -> dict[str, float]:
+    """Returns `memory.measure` of a process of its own."""
+    line = [sys.executable, "-m", "bench.speed.memory"]
+    return json.loads(subprocess.run(line, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def shapes(given: argparse.Namespace, told: Told) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Measures every case; returns a row for each, and the versions."""
+    python = given.python or environment(given.environment)
+    rows = []
+    with peers.started(peers.commands(python, given.threads, compiled=given.compile)) as found:
+        about = {name: version for peer in found.values() for name, version in peer.about.items()}
+        for case in told.track("shapes", chosen(given)):
+            taking_part = [found[OURS], *(found[name] for name in case.peers)]
+            seconds = peers.measure(case, taking_part, given.rounds, given.seconds)
+            medians = {name: statistics.median(times) for name, times in seconds.items()}
+            rows.append({**dataclasses.asdict(case), "tokens": case.tokens, "medians": medians, "seconds": seconds})
+    return rows, about
+
+
+def parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.speed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    default = CHECKOUT / "build"
+    parser.add_argument("--out", type=Path, default=default / "bench", help="folder for speed.json and speed.md")
+    parser.add_argument("--environment", type=Path, default=default / "hf", help="PyTorch's, where it is or is made")
+    parser.add_argument("--python", type=Path, help="one that has PyTorch and transformers already, instead")
+    parser.add_argument("--threads", type=int, default=cores(), help="of every peer (default: all cores)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each peer (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="a turn lasts at least (default: %(default)s)")
+    parser.add_argument("--only", default="", help="only cases with this in their name; no sweep and no memory")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of activations")
+    parser.add_argument("--compile", action="store_true", help="also transformers under torch.compile")
+    parser.add_argument("--no-sweep", action="store_true", help="leave the sweep out, which takes two minutes")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; 0 whatever the ratios are."""
+    given = parsed(argv)
+    began, told = time.perf_counter(), Told()
+    rows, about = shapes(given, told)
+    results: dict[str, Any] = {"about": about, "threads": given.threads, "load": os.getloadavg()[0], "shapes": rows}
+    if not given.only:
+        told.say("memory: compiling two lengths")
+        results["memory"] = memory()
+        if not given.no_sweep:
+            told.say("sweep: head_count.py at the size of tiny.py, two minutes")
+            results["sweep"] = sweep.measure(given.threads)
+    results["took"] = time.perf_counter() - began
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "speed.json").write_text(json.dumps(results, indent=1) + "\n")
+    (given.out / "speed.md").write_text(table.markdown(results))
+    told.show(table.drawn(results))
+    told.say(f"{given.out}/speed.json and speed.md; {results['took']:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

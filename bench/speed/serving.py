@@ -1,0 +1,62 @@
+"""A peer's process: takes jobs as JSON lines, times its own work, and answers as JSON lines. Needs Python alone.
+
+    {"case": {...}}      prepare it, warm it up         -> {"warm_up": seconds}
+    {"seconds": 1.5}     work for about so long         -> {"seconds": [one number for each unit of work]}
+
+It waits, silent, between jobs, so that peers can be measured in turn on the same cores.
+"""
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bench.speed.cases import Case
+
+Work = Callable[[], None]  # one step, or one generation; returns when it is done
+WARM_UP = 3
+
+
+def cores(count: int) -> None:
+    """Holds this process to so many cores; to be called before a library starts its threads."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+    os.environ["OMP_NUM_THREADS"] = str(count)
+
+
+def serve(prepare: Callable[[Case], Work], about: dict[str, str]) -> None:
+    """Answers jobs until the input ends; the first line says what is running (versions, threads)."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+
+    def answer(values: dict[str, Any]) -> None:
+        answers.write(json.dumps(values) + "\n")
+        answers.flush()
+
+    answer(about)
+    work: Work | None = None
+    for line in sys.stdin:
+        job = json.loads(line)
+        if "case" in job:
+            work = None
+            gc.collect()
+            began = time.perf_counter()
+            work = prepare(Case(**job["case"]))
+            for _ in range(WARM_UP):
+                work()
+            answer({"warm_up": time.perf_counter() - began})
+        elif work is not None:
+            answer({"seconds": timed(work, job["seconds"])})
+
+
+def timed(work: Work, seconds: float) -> list[float]:
+    """Returns what each unit of work took, until their sum reaches `seconds`."""
+    found: list[float] = []
+    while sum(found) < seconds:
+        began = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - began)
+    return found

@@ -1,0 +1,79 @@
+"""What share of a sweep's wall time is training steps and evaluation, and what a second seed of an arm compiles.
+
+`configs/sweeps/head_count.py` runs at the size of `configs/tiny.py`, for its own 2,000 steps, with an empty compilation
+cache. The rest of the time is start-up, compilation, checkpoints and the report.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.speed.peers import CHECKOUT
+
+TINY = {"model.width": 64, "model.num_layers": 2, "data.length": 64, "data.batch_size": 16}
+COMPILED = re.compile(r"Finished XLA compilation of .* in ([\d.e-]+) sec")
+
+
+def measure(workers: int, steps: int | None = None) -> dict[str, Any]:
+    """Runs the sweep and returns its shares.
+
+    Args:
+        workers: processes that train.
+        steps: of each run; None: the sweep's own.
+
+    Returns:
+        `share` of the workers' wall time in steps and evaluation (compiling apart), `wall` seconds, the seconds of
+        `train`, `evaluation` and `compile` over all workers, and `second_seed`, programs that runs compiled whose arm
+        had run before.
+    """
+    overrides = TINY | ({} if steps is None else {"budget.amount": steps})
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "sweep"
+        command = [sys.executable, "-m", "sweeps.launch", "--sweep=configs/sweeps/head_count.py", f"--out={out}"]
+        command += [f"--workers={workers}", *(f"--config.{name}={value}" for name, value in overrides.items())]
+        env = {**os.environ, "JAX_LOG_COMPILES": "1", "JAX_COMPILATION_CACHE_DIR": str(Path(folder) / "compiled")}
+        began = time.perf_counter()
+        done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
+        wall = time.perf_counter() - began
+        if done.returncode:
+            raise RuntimeError(f"the sweep failed: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+        return {"wall": wall, "workers": workers, **_shares(out, wall * workers)}
+
+
+def _shares(out: Path, total: float) -> dict[str, Any]:
+    train = evaluation = compiling = 0.0
+    second_seed = 0
+    seen: set[str] = set()
+    for run, values in _runs(out):
+        text = (run / "log.txt").read_text(encoding="utf-8", errors="replace")
+        compiled = [float(seconds) for seconds in COMPILED.findall(text)]
+        spent = values["wall_time"]
+        evals = sum(json.loads(path.read_text())["seconds"] for path in (run / "eval").glob("*.json"))
+        train += spent["train"]
+        # Of what was compiled, all but the training step was compiled within evaluations.
+        evaluation += spent["eval"] + evals - max(0.0, sum(compiled) - spent["compile"])
+        compiling += sum(compiled)
+        arm = run.parent.name
+        second_seed += len(compiled) if arm in seen else 0
+        seen.add(arm)
+    share = (train + evaluation) / total
+    return {
+        "share": share,
+        "train": train,
+        "evaluation": evaluation,
+        "compile": compiling,
+        "second_seed": second_seed,
+    }
+
+
+def _runs(out: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yields run directories and their run.json in the order in which they began."""
+    found = [(path.parent, json.loads(path.read_text())) for path in out.glob("runs/*/*/run.json")]
+    yield from sorted(found, key=lambda one: one[1]["started"])
