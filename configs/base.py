@@ -228,4 +228,6 @@ def _eval() -> ConfigDict:
     evaluation.throughput.decode_batch_size = 1  # rows of decode
     evaluation.throughput.new_tokens = 32  # tokens decoded
     evaluation.throughput.repeats = 5  # timed repeats after warm-up; the median is reported
+    evaluation.throughput.batch_sizes = ()  # also every program over these rows, a grid with `lengths`
+    evaluation.throughput.lengths = ()  # tokens a row (of decode's prompt) of the grid; one of the two empty: its own
     return evaluation

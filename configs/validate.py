@@ -193,7 +193,8 @@ def _values(config: ConfigDict) -> list[str]:
     found += _tuple(flat, "eval.multiples", (int, float), lambda v: v > 0, "numbers above 0")
     scalings = CHOICES["model.position.rope.scaling.kind"]
     found += _tuple(flat, "eval.scalings", str, lambda v: v in scalings, either(scalings))
-    for name in ("eval.lengths", "eval.retrieval.needles"):
+    grid = ("eval.throughput.batch_sizes", "eval.throughput.lengths")
+    for name in ("eval.lengths", "eval.retrieval.needles", *grid):
         found += _tuple(flat, name, int, lambda v: v > 0, "whole numbers above 0")
     if not flat["eval.multiples"] and not flat["eval.lengths"]:
         found.append("eval.multiples = (): must hold one length at least, or eval.lengths must")

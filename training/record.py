@@ -18,23 +18,6 @@ from training.files import write_json
 
 PACKAGES = "jax jaxlib flax optax orbax-checkpoint grain tensorflow-datasets numpy ml-collections".split()
 
-# Published peaks of one chip in bfloat16 matrix products, FLOP/s, dense (vendors' data sheets).
-PEAKS = {
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5": 459e12,
-    "TPU v6 lite": 918e12,
-    "NVIDIA A100": 312e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA H200": 989e12,
-}
-
-
-def peak(device_kind: str) -> float | None:
-    """Returns a device's published peak in FLOP/s, or None where none is known (a CPU)."""
-    known = [name for name in PEAKS if device_kind.startswith(name)]
-    return PEAKS[max(known, key=len)] if known else None
-
 
 @functools.cache
 def versions() -> dict[str, str]:

@@ -17,7 +17,7 @@ from configs import fields, tasks, validate
 from configs.errors import ConfigError, UserError
 from data import pipeline
 from models import counting, initialise
-from training import failures, inherit, integrity, schedule, step, trackers, validation
+from training import chips, failures, inherit, integrity, schedule, step, trackers, validation
 from training import record as records
 from training import run as runs
 from training.budget import Budget, Spent
@@ -181,7 +181,7 @@ class _Training:
         if self.log.lines < self.lines:
             at = f"up to step {self.spent.steps}"
             self._tell(f"metrics.jsonl has {self.log.lines} of the {self.lines} lines {at}; the others are lost")
-        self.peak = records.peak(jax.devices()[0].device_kind)
+        self.peak = chips.peak(jax.devices()[0].device_kind)
 
     def _tell(self, text: str) -> None:
         """Says a line and keeps it in run.json: what happened to the run from outside."""
