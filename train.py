@@ -9,7 +9,6 @@ save a checkpoint first. A finished run is left as it is.
 import sys
 
 from configs import cli, validate
-from configs.errors import UserError
 
 FILE = "a config file; FILE:ARG calls get_config(ARG); or a run directory or its config.json, for the same settings"
 EXIT = {"done": 0, "diverged": 3, "preempted": 4}
@@ -30,15 +29,13 @@ def main(argv: list[str]) -> int:
     # Everything above answers a user's mistake in a moment; JAX takes seconds to load.
     from training import distributed
 
-    if distributed.initialise():
-        raise UserError(
-            f"{distributed.processes()} processes were started for one run: training over several is not there yet; "
-            "start one (srun -n 1)"
-        )
+    distributed.initialise()
     from training.trainer import train
 
     result = train(config, arguments.workdir, quiet=arguments.quiet)
     loss = result["val_loss"]
+    if not distributed.main():
+        return EXIT[result["status"]]
     print(
         f"{result['status']}: {arguments.workdir}  step {result['step']:,}"
         + (f"  validation loss {loss:.4f}" if loss is not None else "")

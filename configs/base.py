@@ -20,6 +20,7 @@ def get_config() -> ConfigDict:
     config.init_from = ""  # a run directory whose parameters start this run (in sweeps "arm:NAME"); empty: random
     config.model = _model()
     config.data = _data()
+    config.mesh = _mesh()
     config.budget = ConfigDict()
     config.budget.kind = "steps"  # steps, tokens, flops or seconds (of training, compilation and evaluation left out)
     config.budget.amount = 1000.0  # how many of them; training ends with the first step that reaches it
@@ -174,6 +175,16 @@ def _retrieval() -> ConfigDict:
     retrieval.answer_weight = 1.0  # loss weight of answers' tokens in training
     retrieval.text_weight = 0.0  # loss weight of every other token of a task's rows in training
     return retrieval
+
+
+def _mesh() -> ConfigDict:
+    mesh = ConfigDict()  # devices that share a run: their product; docs/devices.md
+    mesh.data = 1  # devices that rows are divided over; -1 (of one axis): all that the others leave
+    mesh.fsdp = 1  # devices that rows, and parameters and optimizer state by width, are divided over; or -1
+    mesh.context = 1  # devices that the tokens of a row are divided over, as in evaluation at long lengths
+    mesh.tensor = 1  # devices that heads, MLP units and the vocabulary are divided over
+    mesh.kv_heads = "replicate"  # where tensor does not divide KV heads: replicate them, or refuse the config
+    return mesh
 
 
 def _optimizer() -> ConfigDict:

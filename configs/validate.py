@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import attention, positions, tasks
+from configs import attention, mesh, positions, tasks
 from configs.errors import ConfigError, UserError, nearest
 from configs.fields import from_dict, to_dict
 from configs.positions import either, rotary_dim
@@ -34,6 +34,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model.position.kind": positions.KINDS,
     "model.position.temperature.kind": ("none", "log_n", "llama4", "ministral3"),
     "model.position.temperature.layers": ("auto", "all", "nope"),
+    "mesh.kv_heads": mesh.KV_HEADS,
     "model.position.rope.pairing": ("half", "interleaved"),
     "model.position.rope.scaling.kind": positions.SCALINGS,
     "data.source": ("stdlib", "files", "tfds"),
@@ -75,6 +76,8 @@ NOT_NEGATIVE = (
 # Interval, how it reads.
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "seed": (lambda v: 0 <= v < 2**63, "0 .. 2**63 - 1"),
+    **{f"mesh.{axis}": (lambda v: v >= 1 or v == -1, "1 or more, or -1") for axis in ("data", "fsdp")},
+    **{f"mesh.{axis}": (lambda v: v >= 1, "1 or more") for axis in ("context", "tensor")},
     "model.dropout": (lambda v: 0 <= v < 1, "in [0, 1)"),
     "model.position.rope.fraction": (lambda v: 0 < v <= 1, "in (0, 1]"),
     "model.position.rope.scaling.factor": (lambda v: v >= 1, "1 or more"),
@@ -100,6 +103,7 @@ def problems(config: ConfigDict) -> list[str]:
     found = _values(config)
     # The combinations read values that must be sound first.
     found = found or [*_model(config), *_data(config), *_curriculum(config)]
+    found = found or mesh.problems(config)
     return found or tasks.asking_problems(config)
 
 

@@ -4,6 +4,7 @@ Batch n is a function of (config, seed, n) alone. Workers therefore change nothi
 is the number of batches taken.
 """
 
+import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from data.streams import TokenStream, open_stream
 from data.tokenizers import Tokenizer
 from data.validation import Validation
 
-__all__ = ["Batch", "Stage", "TrainStream", "Validation", "stages", "validation"]
+__all__ = ["WHOLE", "Batch", "Share", "Stage", "TrainStream", "Validation", "stages", "validation"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,25 @@ def stages(config: ConfigDict) -> list[Stage]:
             )
         )
     return found
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rows of every batch that this process needs: some of `of` equal parts, in their order."""
+
+    parts: tuple[int, ...] = (0,)
+    of: int = 1
+
+    def spans(self, rows: int) -> Iterator[tuple[int, int]]:
+        """Yields (first, after the last) of the rows of a batch of `rows`."""
+        size = rows // self.of
+        for part in self.parts:
+            if part - 1 not in self.parts:  # neighbours are made at once
+                last = next(other for other in itertools.count(part + 1) if other not in self.parts)
+                yield part * size, last * size
+
+
+WHOLE = Share()
 
 
 class MqarSource:
@@ -92,11 +112,16 @@ class Mixture:
             rows -= found[-1]
         return found
 
-    def batch(self, number: int) -> Batch:
-        """Returns one batch."""
+    def batch(self, number: int, share: Share = WHOLE) -> Batch:
+        """Returns one batch, or what `share` says of it; only those rows are made."""
         before, after = self.taken(number * self._batch_size), self.taken((number + 1) * self._batch_size)
-        spans = zip(self._sources, before, after, strict=True)
-        parts = [source.rows(low, high - low) for source, low, high in spans if high > low]
+        parts, ends = [], np.cumsum([high - low for low, high in zip(before, after, strict=True)])
+        for first, last in share.spans(self._batch_size):
+            for source, low, high, end in zip(self._sources, before, after, ends, strict=True):
+                start = int(end) - (high - low)  # the source's first row in the batch
+                begin, stop = max(first, start), min(last, int(end))
+                if stop > begin:
+                    parts.append(source.rows(low + begin - start, stop - begin))
         if len(parts) == 1:
             return parts[0]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -134,8 +159,10 @@ def row_sources(
 class Batches:
     """All batches of a run by number, across its stages: a random-access source for Grain."""
 
-    def __init__(self, config: ConfigDict, text: TokenStream | None, tokenizer: Tokenizer | None) -> None:
-        self._mixtures, self._starts = [], [0]
+    def __init__(
+        self, config: ConfigDict, text: TokenStream | None, tokenizer: Tokenizer | None, share: Share = WHOLE
+    ) -> None:
+        self._mixtures, self._starts, self._share = [], [0], share
         for number, stage in enumerate(stages(config)):
             sources = row_sources(config, stage, number, text, tokenizer)
             self._mixtures.append(Mixture(sources, stage.weights, stage.batch_size))
@@ -151,7 +178,7 @@ class Batches:
 
     def __getitem__(self, number: Any) -> Batch:
         stage = self.stage(int(number))
-        return self._mixtures[stage].batch(int(number) - self._starts[stage])
+        return self._mixtures[stage].batch(int(number) - self._starts[stage], self._share)
 
 
 class TrainStream:
@@ -164,19 +191,22 @@ class TrainStream:
         config: resolved.
         tokenizer: None where no stage reads or writes words.
         corpus: None where no stage reads text.
+        share: of several processes, the rows of each batch that this one needs. The state is the same for all.
 
     Raises:
         UserError: see `row_sources`.
     """
 
-    def __init__(self, config: ConfigDict, tokenizer: Tokenizer | None, corpus: Corpus | None) -> None:
+    def __init__(
+        self, config: ConfigDict, tokenizer: Tokenizer | None, corpus: Corpus | None, share: Share = WHOLE
+    ) -> None:
         text = None
         if tasks.reads_text(config):
             assert corpus is not None and tokenizer is not None, (
                 "text has weight, so corpus and tokenizer must be given"
             )
             text = open_stream(corpus, tokenizer, "train")
-        self._batches = Batches(config, text, tokenizer)
+        self._batches = Batches(config, text, tokenizer, share)
         self._workers, self._prefetch = config.data.workers, config.data.prefetch
         self._taken = 0
         self._iterator: Any = None

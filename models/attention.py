@@ -124,11 +124,14 @@ class Attention(Core):
         fused = attention.qkv == "fused"
 
         def part(name: str) -> Linear | None:
-            return None if fused else Linear(initial, width, {name: parts[name]}, bias=bias)
+            out = "heads" if name == "attention.query" else "kv_heads"
+            return None if fused else Linear(initial, width, {name: parts[name]}, axes=("embed", out), bias=bias)
 
-        self.qkv = Linear(initial, width, parts, bias=bias) if fused else None
+        # Side by side, queries, keys and values cannot be cut by heads: that matrix is whole on every device.
+        self.qkv = Linear(initial, width, parts, axes=("embed", None), bias=bias) if fused else None
         self.query, self.key, self.value = map(part, parts)
-        self.out = Linear(initial, heads, {"attention.out": width}, bias=attention.out_bias, residual=True)
+        out, into = {"attention.out": width}, ("heads", "embed")
+        self.out = Linear(initial, heads, out, axes=into, bias=attention.out_bias, residual=True)
         norm = dict(kind="rmsnorm", bias=False, eps=config.norm_eps)
         self.query_norm = Norm(initial, config.head_dim, **norm) if attention.qk_norm else None
         self.key_norm = Norm(initial, config.head_dim, **norm) if attention.qk_norm else None

@@ -41,17 +41,21 @@ class LatentAttention(Core):
         self.kv_rank, self.nope_dim, self.rope_dim = mla.kv_rank, mla.nope_dim, mla.rope_dim
         norm = dict(kind="rmsnorm", bias=False, eps=config.norm_eps)
         rank = mla.query_rank
-        self.query_down = None if rank is None else Linear(initial, width, {"attention.query_down": rank}, bias=False)
+        down = {"attention.query_down": rank}
+        self.query_down = None if rank is None else Linear(initial, width, down, axes=("embed", None), bias=False)
         self.query_norm = None if rank is None else Norm(initial, rank, **norm)
         queries = {"attention.query": config.num_heads * key_dim}
-        self.query = Linear(initial, width if rank is None else rank, queries, bias=False)
+        of = ("embed" if rank is None else None, "heads")
+        self.query = Linear(initial, width if rank is None else rank, queries, axes=of, bias=False)
         down = {"attention.kv_down": mla.kv_rank, "attention.key_rope": mla.rope_dim}
-        self.kv_down = Linear(initial, width, down, bias=False)
+        self.kv_down = Linear(initial, width, down, axes=("embed", None), bias=False)
         self.kv_norm = Norm(initial, mla.kv_rank, **norm)
-        self.key_up = Linear(initial, mla.kv_rank, {"attention.key_up": config.num_heads * mla.nope_dim}, bias=False)
+        keys, up = {"attention.key_up": config.num_heads * mla.nope_dim}, (None, "heads")
+        self.key_up = Linear(initial, mla.kv_rank, keys, axes=up, bias=False)
         values = config.num_heads * mla.value_dim
-        self.value_up = Linear(initial, mla.kv_rank, {"attention.value_up": values}, bias=False)
-        self.out = Linear(initial, values, {"attention.out": width}, bias=config.attention.out_bias, residual=True)
+        self.value_up = Linear(initial, mla.kv_rank, {"attention.value_up": values}, axes=up, bias=False)
+        out, bias, into = {"attention.out": width}, config.attention.out_bias, ("heads", "embed")
+        self.out = Linear(initial, values, out, axes=into, bias=bias, residual=True)
 
     def queries(self, x_BTD: Array, rows: Rows, scheme: Scheme) -> tuple[Array, Array]:
         """Returns q_nope [B, T, H, nope_dim] and q_rope [B, T, H, rope_dim], turned."""

@@ -103,16 +103,19 @@ class Initializer:
         return np.full((self.num_layers, size) if stacked else (size,), value, np.float32)
 
 
-def parameter(value: Array | np.ndarray) -> nnx.Param:
-    """Returns a parameter of its own memory."""
-    return nnx.Param(jnp.array(value))
+def parameter(value: Array | np.ndarray, *axes: str | None) -> nnx.Param:
+    """Returns a parameter of its own memory; `axes` names its last axes (`models/axes.py`)."""
+    if not axes:
+        return nnx.Param(jnp.array(value))
+    names = (*[None] * (np.ndim(value) - len(axes)), *axes)
+    return nnx.Param(jnp.array(value), out_sharding=names, eager_sharding=False)
 
 
 class Linear(nnx.Module):
     """y = x W + b, W [in, out], computed in x's dtype.
 
     Several `outputs` are drawn apart and laid side by side, so that one wide matrix starts as the same function as the
-    narrow ones.
+    narrow ones. `axes` names in and out.
     """
 
     def __init__(
@@ -121,6 +124,7 @@ class Linear(nnx.Module):
         width: int,
         outputs: dict[str, int],
         *,
+        axes: tuple[str | None, str | None],
         bias: bool,
         residual: bool = False,
         stacked: bool = True,
@@ -130,8 +134,9 @@ class Linear(nnx.Module):
             for name, size in outputs.items()
         ]
         side_by_side = np.concatenate if isinstance(parts[0], np.ndarray) else jnp.concatenate
-        self.kernel = parameter(side_by_side(parts, axis=-1))
-        self.bias = parameter(initial.constant(0.0, sum(outputs.values()), stacked=stacked)) if bias else None
+        self.kernel = parameter(side_by_side(parts, axis=-1), *axes)
+        zeros = initial.constant(0.0, sum(outputs.values()), stacked=stacked)
+        self.bias = parameter(zeros, None if axes[1] == "embed" else axes[1]) if bias else None
 
     def __call__(self, x: Array) -> Array:
         """Returns [..., out] in x's dtype for x [..., in]."""
@@ -172,9 +177,11 @@ class MLP(nnx.Module):
     def __init__(self, config: ConfigDict, initial: Initializer) -> None:
         self.kind = config.mlp
         width, hidden, bias = config.width, config.mlp_width, config.mlp_bias
-        self.gate = Linear(initial, width, {"mlp.gate": hidden}, bias=bias) if self.kind == "swiglu" else None
-        self.up = Linear(initial, width, {"mlp.up": hidden}, bias=bias)
-        self.down = Linear(initial, hidden, {"mlp.down": width}, bias=bias, residual=True)
+        into: tuple[str, str] = ("embed", "mlp")
+        gated = self.kind == "swiglu"
+        self.gate = Linear(initial, width, {"mlp.gate": hidden}, axes=into, bias=bias) if gated else None
+        self.up = Linear(initial, width, {"mlp.up": hidden}, axes=into, bias=bias)
+        self.down = Linear(initial, hidden, {"mlp.down": width}, axes=("mlp", "embed"), bias=bias, residual=True)
 
     def __call__(self, x: Array) -> Array:
         """Returns [..., D] for x [..., D]."""

@@ -23,12 +23,14 @@ from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
 from configs.errors import ConfigError
-from models import pattern, positions
+from models import axes, pattern, positions
 from models.attention import Attention, Rows
 from models.kv_cache import Entry, KVCache, Layout
 from models.latent import LatentAttention
 from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, parameter, soft_cap
 from models.platform import current
+
+STREAM = ("batch", "length", None)  # the axes of the residual stream
 
 ATTENTIONS: dict[str, type[Attention] | type[LatentAttention]] = {"gqa": Attention, "mla": LatentAttention}
 
@@ -76,7 +78,7 @@ class Block(nnx.Module):
             after_BTD = x_BTD + dropout(y, self.rate, first)
         y = self.mlp(self.mlp_norm(x_BTD if self.parallel else after_BTD))
         with jax.named_scope("residual"):
-            return after_BTD + dropout(y, self.rate, second), entry
+            return axes.constrain(after_BTD + dropout(y, self.rate, second), *STREAM), entry
 
 
 class Transformer(nnx.Module):
@@ -100,7 +102,8 @@ class Transformer(nnx.Module):
         on_cpu = current() == "cpu"
         self.scan = config.scan_layers == "yes" or (config.scan_layers == "auto" and not on_cpu)
         size = (config.vocab_size, config.width)
-        self.embedding = parameter(initial.matrix("embedding", size, fan_in=config.width, stacked=False))
+        table = initial.matrix("embedding", size, fan_in=config.width, stacked=False)
+        self.embedding = parameter(table, "vocab", "embed")
         self.schemes = nnx.Dict(
             {
                 kind: positions.build(config, kind, rngs=nnx.Rngs(initial.named(f"positions.{kind}")))
@@ -112,7 +115,7 @@ class Transformer(nnx.Module):
         self.embedding_norm = Norm(initial, config.width, stacked=False, **norm) if config.embedding_norm else None
         self.norm = Norm(initial, config.width, stacked=False, **norm)
         head = None if config.tie_embeddings else initial.matrix("head", size, fan_in=config.width, stacked=False)
-        self.head = None if head is None else parameter(head)
+        self.head = None if head is None else parameter(head, "vocab", "embed")
 
     def __call__(
         self,
@@ -197,10 +200,12 @@ class Transformer(nnx.Module):
         self, tokens_BT: Array, rows: Rows, dropout_key: Array | None, layers: Sequence[Block] | None, last_only: bool
     ) -> tuple[Array, tuple[Entry, ...]]:
         with jax.named_scope("embed"):
-            x = jnp.take(self.embedding[...], tokens_BT, axis=0).astype(self.dtype)
+            table_VD = axes.constrain(self.embedding[...], "vocab", None)
+            x = jnp.take(table_VD, tokens_BT, axis=0).astype(self.dtype)
             for kind in sorted(self.schemes):
                 x = self.schemes[kind].embed(x, rows.positions)
             x = x if self.embedding_norm is None else self.embedding_norm(x)
+            x = axes.constrain(x, *STREAM)
         keys = None
         if dropout_key is not None and self.rate > 0:
             first, rest = jax.random.split(dropout_key)

@@ -24,7 +24,7 @@ from training.files import read_json, write_json
 
 SCHEMA = 1
 # Fields that change what is written beside a run, not the run; the trainer lets them differ too.
-FREE = ("name", "tracker", "log.", "checkpoint.", "data.cache_dir", "data.workers", "data.prefetch")
+FREE = ("name", "tracker", "mesh.", "log.", "checkpoint.", "data.cache_dir", "data.workers", "data.prefetch")
 PRIVATE = ".sweep"  # locks and the workers' own output
 CANCEL = "cancel"  # a file in PRIVATE: a launcher that sees it stops
 

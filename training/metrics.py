@@ -49,6 +49,21 @@ class MetricsLog:
             tracker.close(status)
 
 
+class NoLog:
+    """What a process has in place of a `MetricsLog` where another one writes it."""
+
+    lines = 0
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Does nothing."""
+
+    def sync(self) -> None:
+        """Does nothing."""
+
+    def close(self, status: str) -> None:
+        """Does nothing."""
+
+
 class Console:
     """A progress bar with loss, tokens/s and time left; plain lines where the output is no terminal."""
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from models import counting, kernels
+from training import mesh as meshes
 from training.files import write_json
 
 PACKAGES = "jax jaxlib flax optax orbax-checkpoint grain tensorflow-datasets numpy ml-collections".split()
@@ -54,7 +56,7 @@ def compute_dtype(config: ConfigDict) -> str:
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
 
-def describe(config: ConfigDict, data: dict[str, Any]) -> dict[str, Any]:
+def describe(config: ConfigDict, data: dict[str, Any], mesh: Mesh | None = None) -> dict[str, Any]:
     """Returns run.json's part that is known before the first step."""
     commit, dirty = git_state()
     device = jax.devices()[0]
@@ -79,8 +81,9 @@ def describe(config: ConfigDict, data: dict[str, Any]) -> dict[str, Any]:
         "versions": versions(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "devices": [{"kind": device.device_kind, "platform": device.platform, "count": 1}],
-        "mesh": {"data": 1},
+        "devices": [{"kind": device.device_kind, "platform": device.platform, "count": mesh.size if mesh else 1}],
+        "mesh": meshes.described(mesh),
+        "processes": jax.process_count(),
         "data": data,
         "parameters": counting.parameters(config.model),
         "flops_per_token": counting.flops_per_token(config.model, config.data.length),
@@ -97,13 +100,14 @@ def describe(config: ConfigDict, data: dict[str, Any]) -> dict[str, Any]:
 
 
 class Record:
-    """run.json of one run directory, rewritten whole at every change."""
+    """run.json of one run directory, rewritten whole at every change; kept in memory alone unless it `writes`."""
 
-    def __init__(self, workdir: Path, values: dict[str, Any]) -> None:
+    def __init__(self, workdir: Path, values: dict[str, Any], *, writes: bool = True) -> None:
         self.path = workdir / "run.json"
-        self.values = values
+        self.values, self.writes = values, writes
 
     def update(self, **values: Any) -> None:
         """Sets fields and writes the file."""
         self.values |= values | {"updated": now()}
-        write_json(self.path, self.values)
+        if self.writes:
+            write_json(self.path, self.values)

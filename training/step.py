@@ -16,11 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from configs import fields
-from models import Transformer
+from models import Transformer, axes
 from models.platform import current
+from training import mesh as meshes
 from training import optimizer as optimizers
 from training.loss import loss_sum, token_losses
 
@@ -39,12 +41,16 @@ class Abstract:
     opt_state: OptState
 
 
-def abstract(config: ConfigDict) -> Abstract:
-    """Returns the shapes of a resolved config's model and optimizer, made without allocating them."""
+def abstract(config: ConfigDict, mesh: Mesh | None = None) -> Abstract:
+    """Returns the shapes of a resolved config's model and optimizer, made without allocating them.
+
+    With a mesh they say how each array lies there.
+    """
     model = nnx.eval_shape(lambda: Transformer(config.model, rngs=nnx.Rngs(0)))
     graphdef, params = nnx.split(model)
     opt_state = jax.eval_shape(optimizers.make(config.optimizer).init, params)
-    return Abstract(graphdef, params, opt_state)
+    rules = meshes.rules_of(config, mesh)
+    return Abstract(graphdef, *(meshes.placed(rules, tree) for tree in (params, opt_state)))
 
 
 @lru_cache(maxsize=16)
@@ -52,21 +58,25 @@ def _opt_state(text: str) -> Any:
     return jax.jit(optimizers.make(ConfigDict(json.loads(text))).init)
 
 
-def initial_opt_state(config: ConfigDict, params: Params) -> OptState:
+def initial_opt_state(config: ConfigDict, params: Params, mesh: Mesh | None = None) -> OptState:
     """Returns the optimizer state of parameters that have seen no step; kept compiled by the optimizer's settings."""
+    if mesh is not None:
+        lies = jax.tree.map(lambda x: x.sharding, abstract(config, mesh).opt_state)
+        return jax.jit(optimizers.make(config.optimizer).init, out_shardings=lies)(params)
     return _opt_state(json.dumps(fields.to_dict(config)["optimizer"], sort_keys=True))(params)
 
 
-def step_function(config: ConfigDict) -> Any:
+def step_function(config: ConfigDict, mesh: Mesh | None = None) -> Any:
     """Returns `step(params, opt_state, batch, learning_rate, key) -> (params, opt_state, loss, grad_norm)`.
 
     The loss is the mean over the batch's weights, in nats per token, without the z-loss; the gradient's norm is that
     before clipping. Micro-batches are summed, weighted by tokens. A batch of padding alone has loss 0 and gradient 0.
+    On a mesh all of it means the whole batch, over all devices.
     """
     graphdef = abstract(config).graphdef
     transform = optimizers.make(config.optimizer)
     z_loss, micro_batches = config.optimizer.z_loss, config.data.micro_batches
-    dropout = config.model.dropout > 0
+    dropout, rules = config.model.dropout > 0, meshes.rules_of(config, mesh)
 
     def losses(params: Params, batch: Batch, key: Array) -> tuple[Array, Array]:
         model = nnx.merge(graphdef, params)
@@ -83,6 +93,7 @@ def step_function(config: ConfigDict) -> Any:
             (_, plain), grads = gradient(params, batch, key)
             return plain, grads
         parts = jax.tree.map(lambda x: x.reshape(micro_batches, -1, *x.shape[1:]), dict(batch))
+        parts = {name: axes.constrain(x, None, "batch", "length") for name, x in parts.items()}
 
         def add(carry: tuple[Array, Params], part: tuple[Batch, Array]) -> tuple[tuple[Array, Params], None]:
             (_, plain), grads = gradient(params, *part)
@@ -95,7 +106,8 @@ def step_function(config: ConfigDict) -> Any:
     def step(params: Params, opt_state: OptState, batch: Batch, learning_rate: Array, key: Array) -> Any:
         with jax.named_scope("loss"):
             total = jnp.maximum(jnp.sum(batch["weights"]), 1e-9)
-        plain, grads = accumulated(params, batch, key)
+        with axes.following(rules):
+            plain, grads = accumulated(params, batch, key)
         with jax.named_scope("optimizer"):
             grads = jax.tree.map(lambda g: g / total, grads)
             norm = optimizers.global_norm(grads)
@@ -117,39 +129,52 @@ PROGRAM_OPTIMIZER = ("beta1", "beta2", "eps", "weight_decay", "clip_norm", "z_lo
 
 
 @lru_cache(maxsize=16)
-def _jitted(key: str, text: str) -> Any:
+def _jitted(key: str, text: str, mesh: Mesh | None) -> Any:
     config = fields.from_dict(json.loads(text))
-    return jax.jit(step_function(config), donate_argnums=(0, 1))
+    if mesh is None:
+        return jax.jit(step_function(config), donate_argnums=(0, 1))
+    shapes, rules = abstract(config, mesh), meshes.rules_of(config, mesh)
+    lies = jax.tree.map(lambda x: x.sharding, (shapes.params, shapes.opt_state))
+    assert rules is not None
+    everywhere = meshes.whole(rules)
+    return jax.jit(step_function(config, mesh), donate_argnums=(0, 1), out_shardings=(*lies, everywhere, everywhere))
 
 
-def jitted(config: ConfigDict) -> Any:
+def jitted(config: ConfigDict, mesh: Mesh | None = None) -> Any:
     """Returns the jitted step of a resolved config; equal programs share one function."""
     key = shaping(config)
     if key not in _TEXTS:
         _TEXTS[key] = json.dumps(fields.to_dict(config))
-    return _jitted(key, _TEXTS[key])
+    return _jitted(key, _TEXTS[key], mesh)
 
 
 _TEXTS: dict[str, str] = {}
-_COMPILED: dict[tuple[str, Any], Any] = {}
+_COMPILED: dict[tuple[str, Any, Mesh | None], Any] = {}
 
 
 def batch_shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns a batch's shapes and types."""
-    return {name: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype) for name, x in sorted(batch.items())}
+    """Returns a batch's shapes and types; of arrays over a mesh also how they lie."""
+
+    def shape(x: Any) -> jax.ShapeDtypeStruct:
+        dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
+        return jax.ShapeDtypeStruct(np.shape(x), dtype, sharding=getattr(x, "sharding", None))
+
+    return {name: shape(x) for name, x in sorted(batch.items())}
 
 
-def arguments(config: ConfigDict, batch: Batch | None = None) -> tuple[Any, ...]:
+def arguments(config: ConfigDict, batch: Batch | None = None, mesh: Mesh | None = None) -> tuple[Any, ...]:
     """Returns the shapes of what the training step of a resolved config takes; nothing is allocated.
 
     Args:
         config: resolved, `model.vocab_size` set.
         batch: an example, for its shapes; by default the main setting's tokens, targets and weights.
+        mesh: that it runs on.
     """
-    shapes = abstract(config)
+    shapes, rules = abstract(config, mesh), meshes.rules_of(config, mesh)
     if batch is None:
         rows = (config.data.batch_size, config.data.length)
-        whole, real = jax.ShapeDtypeStruct(rows, jnp.int32), jax.ShapeDtypeStruct(rows, jnp.float32)
+        lies = None if rules is None else rules.sharding(("batch", "length"), rows)
+        whole, real = (jax.ShapeDtypeStruct(rows, dtype, sharding=lies) for dtype in (jnp.int32, jnp.float32))
         batch = {"tokens": whole, "targets": whole, "weights": real}
         if config.data.packing == "segments" and config.data.weights.text > 0:
             batch |= {"positions": whole, "segments": whole}
@@ -160,37 +185,42 @@ def arguments(config: ConfigDict, batch: Batch | None = None) -> tuple[Any, ...]
     return shapes.params, shapes.opt_state, batch, rate, key
 
 
-def lower(config: ConfigDict, batch: Batch | None = None) -> jax.stages.Lowered:
+def lower(config: ConfigDict, batch: Batch | None = None, mesh: Mesh | None = None) -> jax.stages.Lowered:
     """Lowers the training step of a resolved config for shapes alone (see `arguments`)."""
-    return jitted(config).lower(*arguments(config, batch))
+    return jitted(config, mesh).lower(*arguments(config, batch, mesh))
 
 
-def compiled(config: ConfigDict, batch: Batch) -> tuple[Any, float]:
+def compiled(config: ConfigDict, batch: Batch, mesh: Mesh | None = None) -> tuple[Any, float]:
     """Returns (the compiled step for this batch's shapes, seconds it took to compile: 0 if it was known)."""
     shapes = tuple((name, s.shape, str(s.dtype)) for name, s in batch_shapes(batch).items())
-    key = (shaping(config), shapes)
+    key = (shaping(config), shapes, mesh)
     if key in _COMPILED:
         return _COMPILED[key], 0.0
     start = time.perf_counter()
-    _COMPILED[key] = lower(config, batch).compile()
+    _COMPILED[key] = lower(config, batch, mesh).compile()
     while len(_COMPILED) > 32:
         _COMPILED.pop(next(iter(_COMPILED)))
     return _COMPILED[key], time.perf_counter() - start
 
 
 @lru_cache(maxsize=32)
-def _loss_function(text: str) -> Any:
-    graphdef = abstract(fields.from_dict(json.loads(text))).graphdef
+def _loss_function(text: str, mesh: Mesh | None) -> Any:
+    config = fields.from_dict(json.loads(text))
+    graphdef, rules = abstract(config).graphdef, meshes.rules_of(config, mesh)
 
     def losses(params: Params, batch: Batch) -> Array:
         model = nnx.merge(graphdef, params)
-        logits = model(batch["tokens"], batch.get("positions"), batch.get("segments"))
-        return token_losses(logits, batch["targets"])
+        with axes.following(rules):
+            logits = model(batch["tokens"], batch.get("positions"), batch.get("segments"))
+            return token_losses(logits, batch["targets"])
 
-    return jax.jit(losses)
+    return jax.jit(losses, out_shardings=None if rules is None else meshes.whole(rules))
 
 
-def loss_function(config: ConfigDict) -> Any:
-    """Returns the jitted `losses(params, batch) -> [B, T]` in nats, float32, without dropout; kept by model."""
+def loss_function(config: ConfigDict, mesh: Mesh | None = None) -> Any:
+    """Returns the jitted `losses(params, batch) -> [B, T]` in nats, float32, without dropout; kept by model.
+
+    On a mesh every process gets all of them.
+    """
     plain = fields.from_dict({"model": fields.to_dict(config)["model"]})
-    return _loss_function(json.dumps(fields.to_dict(plain), sort_keys=True))
+    return _loss_function(json.dumps(fields.to_dict(plain), sort_keys=True), mesh)

@@ -4,7 +4,7 @@ import dataclasses
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from configs import fields, tasks, validate
 from configs.errors import ConfigError, UserError
 from data import pipeline
 from models import counting, initialise
-from training import chips, failures, inherit, integrity, schedule, step, trackers, validation
+from training import chips, distributed, failures, inherit, integrity, schedule, step, trackers, validation
+from training import mesh as meshes
 from training import record as records
 from training import run as runs
 from training.budget import Budget, Spent
@@ -25,11 +26,11 @@ from training.checkpoint import Checkpoints, saved
 from training.compilation import enable_cache
 from training.files import read_json, write_json
 from training.holding import Place, exclusive, stop_signals
-from training.metrics import Console, MetricsLog
+from training.metrics import Console, MetricsLog, NoLog
 from training.rng import root_key
 
 # Fields that change what is written beside a run, not the run; they may differ when a run is continued.
-FREE = ("name", "tracker", "log.", "eval.", "checkpoint.", "data.cache_dir", "data.workers", "data.prefetch")
+FREE = ("name", "tracker", "mesh.", "log.", "eval.", "checkpoint.", "data.cache_dir", "data.workers", "data.prefetch")
 
 
 class Diverged(Exception):
@@ -64,8 +65,11 @@ def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> di
     enable_cache()
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        with exclusive(workdir):
-            return _Training(config, workdir, quiet).run()
+        mesh = meshes.mesh_of(config)
+        with ExitStack() as held:
+            # Of several processes the first one holds the directory for all.
+            distributed.agreed(lambda: held.enter_context(exclusive(workdir)) if distributed.main() else None)
+            return _Training(config, workdir, quiet, mesh).run()
     except OSError as error:
         raise UserError(failures.explained(error, workdir) or str(error)) from error
 
@@ -73,8 +77,10 @@ def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> di
 class _Training:
     """One call of `train`: what the loop reads and writes, in one place."""
 
-    def __init__(self, config: ConfigDict, workdir: Path, quiet: bool) -> None:
-        self.workdir, self.quiet = workdir, quiet
+    def __init__(self, config: ConfigDict, workdir: Path, quiet: bool, mesh: Any) -> None:
+        self.main = distributed.main()  # writes the run's files
+        self.workdir, self.quiet = workdir, quiet or not self.main
+        self.mesh, self.rules = mesh, meshes.rules_of(config, mesh)
         self.started = time.perf_counter()
         self.compile_seconds = self.eval_seconds = 0.0
         self.before: dict[str, Any] = {}
@@ -84,10 +90,9 @@ class _Training:
 
     def run(self) -> dict[str, Any]:
         """Prepares, trains, and records how it ended."""
-        finished = self._finished()
+        finished = distributed.agreed(self._ready)
         if finished is not None:
             return finished
-        self._prepare()
         try:
             self._start()
             with stop_signals() as caught, self.console:
@@ -108,6 +113,13 @@ class _Training:
         else:
             self._end("done", None)
         return self.record.values
+
+    def _ready(self) -> dict[str, Any] | None:
+        """Prepares; returns run.json if there is nothing left to do."""
+        finished = self._finished() if self.main else None
+        if finished is None:
+            self._prepare()
+        return finished
 
     def _finished(self) -> dict[str, Any] | None:
         """Compares with what the directory holds; returns run.json if there is nothing left to do."""
@@ -137,7 +149,8 @@ class _Training:
             raise ConfigError(f"model.vocab_size = {config.model.vocab_size}: the tokenizer has {needed} tokens")
         if config.init_from and not saved(self.workdir):
             inherit.check(config, self.tokenizer)
-        self.stream = pipeline.TrainStream(config, self.tokenizer, self.corpus)
+        self.share = meshes.share(self.rules)
+        self.stream = pipeline.TrainStream(config, self.tokenizer, self.corpus, self.share)
         self.stages = pipeline.stages(config)
         per_token = [counting.flops_per_token(config.model, stage.length)["value"] for stage in self.stages]
         self.flops_per_token = per_token
@@ -147,21 +160,22 @@ class _Training:
         known = self.before.get("data", {}).get("fingerprint")
         if known not in (None, fingerprint["fingerprint"]):
             raise UserError(f"{self.workdir}: was trained on other data (fingerprint {known} there)")
-        self.record = records.Record(self.workdir, records.describe(config, fingerprint))
+        self.record = records.Record(self.workdir, records.describe(config, fingerprint, self.mesh), writes=self.main)
         if self.before:
             for name in ("started", "incidents"):
                 self.record.values[name] = self.before.get(name, self.record.values[name])
-        write_json(self.workdir / "config.json", fields.to_dict(config))
-        if self.tokenizer is not None:
-            self.tokenizer.save(self.workdir / "tokenizer")
+        if self.main:
+            write_json(self.workdir / "config.json", fields.to_dict(config))
+            if self.tokenizer is not None:
+                self.tokenizer.save(self.workdir / "tokenizer")
         self.record.update()
 
     def _start(self) -> None:
         """Makes or restores the training state."""
         config = self.config
-        shapes = step.abstract(config)
+        shapes = step.abstract(config, self.mesh)
         self.console = Console(config.name or self.workdir.name, self.quiet)
-        integrity.set_damaged_aside(self.workdir, self._tell)
+        distributed.agreed(lambda: integrity.set_damaged_aside(self.workdir, self._tell) if self.main else None)
         self.checkpoints = Checkpoints(self.workdir, config.checkpoint.keep)
         self.pending: list[Any] = []  # losses since the last line of metrics, on the device until they are read
         self.best: float | None = None
@@ -173,15 +187,15 @@ class _Training:
             self._resume(meta)
         else:
             self.params = self._initial(shapes)
-            self.opt_state = step.initial_opt_state(config, self.params)
-        self.validate = validation.validator(config, self.tokenizer, self.corpus)
-        given = trackers.opened(config, self.workdir, self.spent.steps)
+            self.opt_state = step.initial_opt_state(config, self.params, self.mesh)
+        self.validate = validation.validator(config, self.tokenizer, self.corpus, self.mesh)
+        given = trackers.opened(config, self.workdir, self.spent.steps) if self.main else []
         guarded = [trackers.Guarded(tracker, self.console.say) for tracker in given]
-        self.log = MetricsLog(self.workdir, self.spent.steps, guarded)
-        if self.log.lines < self.lines:
+        self.log = MetricsLog(self.workdir, self.spent.steps, guarded) if self.main else NoLog()
+        if self.main and self.log.lines < self.lines:
             at = f"up to step {self.spent.steps}"
             self._tell(f"metrics.jsonl has {self.log.lines} of the {self.lines} lines {at}; the others are lost")
-        self.peak = chips.peak(jax.devices()[0].device_kind)
+        self.peak = (chips.peak(jax.devices()[0].device_kind) or 0.0) * (self.mesh.size if self.mesh else 1)
 
     def _tell(self, text: str) -> None:
         """Says a line and keeps it in run.json: what happened to the run from outside."""
@@ -190,7 +204,9 @@ class _Training:
 
     def _initial(self, shapes: step.Abstract) -> Any:
         if not self.config.init_from:
-            return initialise(self.config.model, self.config.seed)[1]
+            with meshes.on_host(self.mesh):
+                params = initialise(self.config.model, self.config.seed)[1]
+            return meshes.spread(self.rules, params)
         for line in inherit.told(self.config):
             self.console.say(line)
         return inherit.parameters(self.config, shapes)
@@ -207,13 +223,14 @@ class _Training:
         """Steps until the budget is spent; everything that is not a step happens at multiples of its interval."""
         config, key = self.config, root_key(self.config.seed)
         self.window = (time.perf_counter(), 0)
-        clocked = config.budget.kind == "seconds"
+        self.clocked = config.budget.kind == "seconds"
+        stopping = distributed.Stopping()
         while not self.budget.finished(self.spent):
-            if caught:
+            if number := stopping(caught):
                 self._flush()
                 self._save(self.val_loss)
-                raise Preempted(caught[0])
-            batch = next(self.stream)
+                raise Preempted(number)
+            batch = meshes.global_batch(self.rules, next(self.stream), self.share)
             program = self._program(batch)
             began = time.perf_counter()
             rows, length = batch["tokens"].shape
@@ -222,18 +239,23 @@ class _Training:
             self.params, self.opt_state, loss, norm = program(
                 self.params, self.opt_state, batch, np.float32(rate), jax.random.fold_in(key, update)
             )
-            if clocked:
+            if self.clocked:
                 loss.block_until_ready()
             self.pending.append(loss)
-            self._spend(rows * length, time.perf_counter() - began)
+            self._spend(rows * length, self._since(began))
             self._between(rate, norm, length)
 
     def _program(self, batch: Any) -> Any:
-        program, seconds = step.compiled(self.config, batch)
+        program, seconds = step.compiled(self.config, batch, self.mesh)
         if seconds:
             self.compile_seconds += seconds
             self._drop_window()
         return program
+
+    def _since(self, began: float) -> float:
+        """Returns the seconds since; where they count, the same in every process."""
+        seconds = time.perf_counter() - began
+        return distributed.shared_seconds(seconds) if self.clocked else seconds
 
     def _spend(self, tokens: int, seconds: float) -> None:
         flops = tokens * self.flops_per_token[self.stream.stage]
@@ -269,7 +291,7 @@ class _Training:
         """
         began = time.perf_counter()
         values = [float(loss) for loss in self.pending]
-        self.spent = dataclasses.replace(self.spent, seconds=self.spent.seconds + time.perf_counter() - began)
+        self.spent = dataclasses.replace(self.spent, seconds=self.spent.seconds + self._since(began))
         first = self.spent.steps - len(values) + 1
         for offset, value in enumerate(values):
             if not np.isfinite(value):

@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 from configs import tasks
 from data import mqar, pipeline, retrieval, streams
+from training import mesh as meshes
 from training import step as steps
 
 TASK_ROWS = 256
@@ -28,17 +29,17 @@ def batches(config: ConfigDict, tokenizer: Any, corpus: Any) -> list[dict[str, n
     return list(retrieval.evaluation(retrieval.make(name, config, tokenizer, text), config.seed, **setting))
 
 
-def validator(config: ConfigDict, tokenizer: Any, corpus: Any) -> Callable[[Any], float]:
+def validator(config: ConfigDict, tokenizer: Any, corpus: Any, mesh: Any = None) -> Callable[[Any], float]:
     """Returns `validation_loss(params)` in nats per token over `eval.tokens` tokens of the validation split."""
-    losses = steps.loss_function(config)
-    ready = batches(config, tokenizer, corpus)
+    losses, rules = steps.loss_function(config, mesh), meshes.rules_of(config, mesh)
+    ready = [(batch["weights"], meshes.whole_batch(rules, batch)) for batch in batches(config, tokenizer, corpus)]
 
     def loss(params: Any) -> float:
         total, weight = 0.0, 0.0
-        for batch in ready:
-            found = np.asarray(losses(params, batch), np.float64)
-            total += float(np.sum(found * batch["weights"]))
-            weight += float(np.sum(batch["weights"], dtype=np.float64))
+        for weights, batch in ready:
+            found = np.asarray(losses(params, batch), np.float64)[: len(weights)]
+            total += float(np.sum(found * weights))
+            weight += float(np.sum(weights, dtype=np.float64))
         return total / max(weight, 1e-9)
 
     return loss

@@ -6,10 +6,12 @@ from typing import Any
 import jax
 from jax import Array
 
+from models import axes
 from models.kernels import pallas
 from models.kernels.blocked import blocked
 from models.kernels.choice import KERNELS, choose, kernel_for
 from models.kernels.cudnn import cudnn
+from models.kernels.divided import divided
 from models.kernels.flash import flash
 from models.kernels.masks import Masking
 from models.kernels.pallas import interpreting
@@ -111,8 +113,12 @@ def attend(
     if sinks is not None:
         rare["sinks"] = sinks
     scale = K**-0.5 if scale is None else scale
+    settings = {"bias": bias, "soft_cap": soft_cap, "scale": scale, **rare}
     with jax.named_scope(f"attention_{name}"):
-        return CORES[name](q_BTHK, k_BSGK, v_BSGV, masking, bias=bias, soft_cap=soft_cap, scale=scale, **rare)
+        # What reads the scores runs in plain array operations, which XLA divides by itself.
+        if axes.divided() and scores is None:
+            return divided(CORES[name], q_BTHK, k_BSGK, v_BSGV, masking, **settings)
+        return CORES[name](q_BTHK, k_BSGK, v_BSGV, masking, **settings)
 
 
 def maps(

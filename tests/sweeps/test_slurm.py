@@ -1,5 +1,6 @@
 """The Slurm launcher against a real Slurm of one node, and what is read from Slurm's words."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,7 +8,6 @@ from collections import Counter
 
 import pytest
 
-import train
 from configs.errors import UserError
 from sweeps import cancel, engines, expand, jobs, launch, slurm, squeue, state, status
 from sweeps.jobs import Record
@@ -227,16 +227,9 @@ def test_how_many_processes_slurm_started(given, wanted, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    assert distributed.processes() == wanted
+    assert distributed.slurm_tasks(os.environ) == wanted
     if wanted == 1:
         assert not distributed.initialise()
-
-
-def test_training_over_several_processes_is_refused_for_now(tmp_path, monkeypatch):
-    monkeypatch.setattr(distributed, "initialise", lambda: True)
-    with pytest.raises(UserError, match="processes were started for one run"):
-        train.main(["--config=configs/tiny.py", f"--workdir={tmp_path / 'run'}"])
-    assert not (tmp_path / "run").exists()
 
 
 # --- without a Slurm -----------------------------------------------------------------------------------------------

@@ -1,0 +1,69 @@
+"""What is allowed of the mesh: how many devices, and what they divide."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+AXES = ("data", "fsdp", "context", "tensor")
+KV_HEADS = ("replicate", "refuse")
+
+
+def sizes(mesh: ConfigDict, devices: int) -> dict[str, int]:
+    """Returns the devices along each axis of a config.mesh; -1 becomes what the others leave of `devices`."""
+    found = {axis: mesh[axis] for axis in AXES}
+    known = math.prod(size for size in found.values() if size > 0)
+    return {axis: max(1, devices // known) if size == -1 else size for axis, size in found.items()}
+
+
+def problems(config: ConfigDict, devices: Mapping[str, int] | None = None) -> list[str]:
+    """Returns what is wrong with a config's mesh, a line each; the fields by themselves must be sound.
+
+    Args:
+        config: resolved or not; what is unset and not known yet is not judged.
+        devices: along each axis, where -1 is known; None: as the config says, -1 not judged.
+    """
+    mesh = config.mesh
+    if sum(mesh[axis] == -1 for axis in AXES) > 1:
+        return [f"mesh: one axis at most may be -1 (the devices that the others leave), not {_told(mesh)}"]
+    size = {axis: mesh[axis] for axis in AXES} if devices is None else dict(devices)
+    size = {axis: 1 if n == -1 else n for axis, n in size.items()}
+    return [*_model(config, size), *_rows(config, size)]
+
+
+def _told(mesh: ConfigDict) -> str:
+    return ", ".join(f"{axis} = {mesh[axis]}" for axis in AXES)
+
+
+def _model(config: ConfigDict, size: Mapping[str, int]) -> list[str]:
+    model, tensor, found = config.model, size["tensor"], []
+    divided: list[tuple[str, str, Any]] = [("tensor", "model.num_heads", model.num_heads)]
+    divided += [("tensor", "model.mlp_width", model.mlp_width), ("fsdp", "model.width", model.width)]
+    for axis, name, value in divided:
+        if value is not None and value % size[axis]:
+            found.append(f"mesh.{axis} = {size[axis]}: must divide {name} = {value}")
+    groups = model.num_kv_heads or model.num_heads
+    if config.mesh.kv_heads == "refuse" and groups % tensor:
+        found.append(
+            f"mesh.tensor = {tensor}: must divide model.num_kv_heads = {groups}, or set mesh.kv_heads = 'replicate', "
+            "which gives every device the KV heads that it reads"
+        )
+    return found
+
+
+def _rows(config: ConfigDict, size: Mapping[str, int]) -> list[str]:
+    data, found = config.data, []
+    rows, context = size["data"] * size["fsdp"], size["context"]
+    micro = data.micro_batches
+    batches = [("data.batch_size", data.batch_size), ("data.length", data.length)]
+    for index, stage in enumerate(data.curriculum):
+        given = [name for name in ("batch_size", "length") if name in stage]
+        batches += [(f"data.curriculum[{index}].{name}", stage[name]) for name in given]
+    for name, value in batches:
+        if name.endswith("batch_size") and value % (rows * micro):
+            parts = "mesh.data x mesh.fsdp" + (" x data.micro_batches" if micro > 1 else "")
+            found.append(f"{name} = {value}: must be a multiple of {parts} = {rows * micro}")
+        if name.endswith("length") and value % context:
+            found.append(f"{name} = {value}: must be a multiple of mesh.context = {context}")
+    return found
