@@ -27,7 +27,7 @@ from models import axes, pattern, positions
 from models.attention import Attention, Rows
 from models.kv_cache import Entry, KVCache, Layout
 from models.latent import LatentAttention
-from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, parameter, soft_cap
+from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, matmul, parameter, soft_cap
 from models.platform import current
 
 STREAM = ("batch", "length", None)  # the axes of the residual stream
@@ -149,7 +149,7 @@ class Transformer(nnx.Module):
         """Returns float32 logits [..., V] of final hidden states [..., D]."""
         with jax.named_scope("logits"):
             table_VD = (self.embedding if self.head is None else self.head)[...].astype(hidden_BTD.dtype)
-            out = jnp.einsum("...d,vd->...v", hidden_BTD, table_VD, preferred_element_type=jnp.float32)
+            out = matmul(hidden_BTD, table_VD.T, jnp.float32)
             return soft_cap(out, self.logit_soft_cap)
 
     def hidden(
