@@ -192,6 +192,23 @@ def throughput_json(train: float = 30000.0, decode: float = 900.0) -> dict[str, 
     }
 
 
+def profile_json(mlp: float = 0.4, kv_read: float = 0.5) -> dict[str, Any]:
+    def program(shares: dict[str, float], ways: tuple[str, ...]) -> dict[str, Any]:
+        shares = {**shares, "rest": 1 - sum(shares.values())}
+        entries = [
+            {"part": part, "direction": way, "share": share / len(ways), "seconds": 0.1 * share / len(ways), "bytes": 9}
+            for part, share in shares.items()
+            for way in (ways if part != "optimizer" else ("update",))
+        ]
+        return {"seconds": 0.1, "shares": shares, "by_direction": entries, "unnamed": 0.0, "answer": "bound by the MLP"}
+
+    train = {"qkv_projection": 0.12, "attention_scores": 0.15, "value_mixing": 0.08, "output_projection": 0.05}
+    train |= {"mlp": mlp, "embedding_logits": 0.06, "norm": 0.05, "optimizer": 0.04}
+    decoding = {"qkv_projection": 0.1, "mlp": 0.2, "kv_read": kv_read, "kv_write": 0.02}
+    programs = {"train": program(train, ("forward", "backward")), "decode": program(decoding, ("forward",))}
+    return {"schema": 1, "eval": "profile", "settings": {}, "programs": programs, "answer": ""}
+
+
 def memory_json(peak: int = 48 << 20) -> dict[str, Any]:
     formula = {
         "parameters": 558336,
@@ -295,6 +312,7 @@ def demo(directory: Path) -> Path:
                 "throughput": throughput_json(31000 - 2500 * index, 950 - 30 * index),
                 "memory": memory_json((44 + 6 * index) << 20),
                 "heads": heads_json(2, count, seed),
+                "profile": profile_json(0.3 + 0.05 * index, 0.6 - 0.12 * index),
             }
             write_run(
                 directory / "runs" / arm / f"seed{seed}",

@@ -218,7 +218,7 @@ def test_what_a_reader_does_works_under_the_page_s_own_policy(page: Path, proxy:
     assert out["commands"].splitlines() == [
         "git checkout 0123456789abcdef0123456789abcdef01234567",
         'python train.py --config="$SWEEP"/runs/h2/seed1/config.json --workdir="$AGAIN"/runs/h2/seed1',
-        'python -m eval.run --workdir="$AGAIN"/runs/h2/seed1 --evals=loss,throughput,memory,heads',
+        'python -m eval.run --workdir="$AGAIN"/runs/h2/seed1 --evals=loss,throughput,memory,profile,heads',
     ]
     assert out["values"][0].startswith("arm|scaling|times the training length|tokens|")
     assert out["values"][1].startswith("h1|raw RoPE|1|128|")

@@ -1,6 +1,7 @@
 """The files of a report: all there, valid, whole, escaped, and asking nothing of any network."""
 
 import csv
+import itertools
 import json
 import math
 import os
@@ -105,6 +106,7 @@ def test_every_figure_is_there_as_valid_svg_pdf_and_png(demo: Path) -> None:
         "heads-quality-train-speed",
         "heads-quality-decode-speed",
         "heads-quality-memory",
+        "heads-profile",
     ]
     keys += ["recall-retrieval-by-length", "recall-retrieval-by-scaling", "recall-heat-map"]
     for key in keys:
@@ -123,7 +125,7 @@ def test_plots_are_as_wide_as_a_paper_s_column_or_text_and_their_type_is_legible
     for path in sorted((demo / "report").glob("*.svg")):
         root = ElementTree.parse(path).getroot()
         width, unscaled = float(root.get("width") or 0), float((root.get("viewBox") or "").split()[2])
-        panels = path.stem.endswith(("by-scaling", "heat-map", "attention-entropy"))
+        panels = path.stem.endswith(("by-scaling", "heat-map", "attention-entropy", "profile"))
         assert width == pytest.approx(3.25 * 96, abs=1) or (panels and width <= 6.75 * 96), (path.name, width)
         sizes = [float(one) for one in re.findall(r'font-size="([\d.]+)px"', path.read_text())]
         smallest = min(sizes) * width / unscaled * 72 / 96
@@ -173,6 +175,23 @@ def test_every_head_has_a_cell_and_dead_ones_a_cross(demo: Path) -> None:
     table = {row["arm"]: row for row in csv.DictReader((demo / "report" / "table.csv").read_text().splitlines())}
     assert float(table["h4"]["heads_dead"]) == 1 and float(table["h4"]["heads_apart"]) == pytest.approx(0.2)
     assert table["recall"]["heads_dead"] == ""
+
+
+def test_the_bars_of_a_profile_are_whole_and_say_what_binds_each_arm(demo: Path) -> None:
+    figure = next(one for one in building.figures(read(demo).studies[0]) if one.key == "profile")
+    rows = figure.spec["datasets"]["profile"]
+    bars = {(row["arm"], row["program"]) for row in rows}
+    assert bars == {(arm, program) for arm in ("h1", "h2", "h4", "h8") for program in ("train", "decode")}
+    for arm, program in bars:
+        pieces = [row for row in rows if (row["arm"], row["program"]) == (arm, program)]
+        assert sum(row["share"] for row in pieces) == pytest.approx(1, abs=1e-5)
+        assert pieces[0]["start"] == 0 and pieces[-1]["end"] == pytest.approx(1, abs=1e-5)
+        for before, after in itertools.pairwise(pieces):
+            assert after["start"] == pytest.approx(before["end"], abs=1e-5)
+    mlp = next(row for row in rows if (row["arm"], row["program"], row["label"]) == ("h8", "train", "mlp"))
+    assert mlp["share"] == pytest.approx(0.45) and mlp["forward"] == mlp["backward"] == pytest.approx(0.225)
+    assert "Most of train: MLP (h1 30%, h2 35%, h4 40%, h8 45%)." in figure.caption
+    assert "KV read and write (h1 62%, h2 50%, h4 38%)" in figure.caption and "Means over seeds" in figure.caption
 
 
 def test_the_tables_hold_what_was_measured(demo: Path) -> None:
