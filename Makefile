@@ -3,6 +3,7 @@
 #   make test      lint, types, tests
 #   make test-all  the slower checks too
 #   make setup     only the environment; a second call does nothing
+#   make torture   faults put into real runs for MINUTES (30), by SEED (0); fails where a result is lost or differs
 #   make bench     our speed beside transformers' and plain JAX's (minutes, and a download the first time)
 #   make bench-hf  checkpoints of transformers against ours, in an environment of its own (minutes, and a download)
 #   make lock      resolve constraints.txt again from pyproject.toml
@@ -11,12 +12,14 @@ PYTHON ?= python3
 EXTRAS ?= dev
 DEMO ?= runs/demo
 BENCH ?=
+MINUTES ?= 30
+SEED ?= 0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(EXTRAS)
-ROOMS := configs models data training eval convert sweeps report bench train.py
+ROOMS := configs models data training eval convert sweeps report bench torture train.py
 
-.PHONY: demo test test-all check setup bench bench-hf lock clean
+.PHONY: demo test test-all check torture setup bench bench-hf lock clean
 
 demo: $(STAMP)
 	$(BIN)/python -m sweeps.launch --sweep=configs/sweeps/demo.py --out=$(DEMO)
@@ -31,6 +34,9 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(ROOMS)
+
+torture: $(STAMP)
+	$(BIN)/python -m torture --minutes=$(MINUTES) --seed=$(SEED)
 
 setup: $(STAMP)
 

@@ -6,6 +6,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from filelock import FileLock
 from configs.errors import UserError
 
 MARKER = "complete.json"
+_VERIFIED: set[tuple[str, int]] = set()  # entries whose files this process has read whole, by their markers' times
 
 
 def root(cache_dir: str = "") -> Path:
@@ -57,7 +59,8 @@ def entry(folder: Path, build: Callable[[Path], None]) -> Path:
     """Returns the cache entry `folder`, built first if it is not there or not whole.
 
     `build` fills an empty folder, which is then renamed into place: readers see all of it or nothing. One process
-    builds, the others wait for it. What a killed process left behind is removed by the next.
+    builds, the others wait for it. What a killed process left behind is removed by the next, and an entry of which a
+    file is missing, cut or changed (each is read once by every process that opens the entry) is built anew.
 
     Raises:
         UserError: the disk is full or not writable; whatever `build` raises.
@@ -79,10 +82,10 @@ def _build(folder: Path, build: Callable[[Path], None]) -> None:
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         build(work)
-        sizes = {str(p.relative_to(work)): p.stat().st_size for p in sorted(work.rglob("*")) if p.is_file()}
+        files = {str(p.relative_to(work)): p for p in sorted(work.rglob("*")) if p.is_file()}
         marker = work / MARKER
         with marker.open("w") as file:
-            json.dump(sizes, file)
+            json.dump({name: [path.stat().st_size, _checksum(path)] for name, path in files.items()}, file)
             file.flush()
             os.fsync(file.fileno())
         if folder.exists():
@@ -93,9 +96,31 @@ def _build(folder: Path, build: Callable[[Path], None]) -> None:
 
 
 def _whole(folder: Path) -> bool:
-    """Whether the entry is there with every file at its size (a full disk or a clean-up may have cut it)."""
+    """Whether the entry is there with every file as it was written (full disks, clean-ups and bad disks change it)."""
+    marker = folder / MARKER
     try:
-        sizes = json.loads((folder / MARKER).read_text())
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError):
-        return False
+        written = json.loads(marker.read_text())
+        known = (str(folder), marker.stat().st_mtime_ns)
+        for name, about in written.items():
+            size, checksum = about if isinstance(about, list) else (about, None)  # once there were sizes alone
+            if (folder / name).stat().st_size != size:
+                return _damaged(folder, name)
+            if known not in _VERIFIED and checksum not in (None, _checksum(folder / name)):
+                return _damaged(folder, name)
+    except (OSError, ValueError, AttributeError) as error:
+        return _damaged(folder, error) if folder.exists() else False
+    _VERIFIED.add(known)
+    return True
+
+
+def _damaged(folder: Path, what: object) -> bool:
+    print(f"the cache entry {folder} is damaged ({what}): prepared anew", file=sys.stderr, flush=True)
+    return False
+
+
+def _checksum(path: Path) -> int:
+    total = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            total = zlib.crc32(block, total)
+    return total

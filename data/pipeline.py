@@ -6,7 +6,7 @@ is the number of batches taken.
 
 import itertools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -23,6 +23,7 @@ from data.packing import Batch, Contiguous, RowSource, Segments
 from data.streams import TokenStream, open_stream
 from data.tokenizers import Tokenizer
 from data.validation import Validation
+from data.workers import Watched
 
 __all__ = ["WHOLE", "Batch", "Share", "Stage", "TrainStream", "Validation", "stages", "validation"]
 
@@ -210,17 +211,21 @@ class TrainStream:
         self._workers, self._prefetch = config.data.workers, config.data.prefetch
         self._taken = 0
         self._iterator: Any = None
+        self.say: Callable[[str], None] = print  # is told of workers that died
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
         if self._iterator is None:
-            self._iterator = iter(self._dataset())
+            self._iterator = Watched(self._open, lambda text: self.say(text)) if self._workers else self._open()
         batch = next(self._iterator)
         self._taken += 1
         # Arrays from worker processes lie in shared memory, which would outlive its manager at the program's end.
         return {name: np.array(values) for name, values in batch.items()} if self._workers else batch
+
+    def _open(self) -> Any:
+        return iter(self._dataset())
 
     def _dataset(self) -> Any:
         """From the next batch on; threads or processes may run ahead, which the state does not notice."""

@@ -39,10 +39,25 @@ class Texts(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
             places = range(len(self))[index]
-            records = self._records.__getitems__(places) if places else []
+            records = self._read(places) if places else []
             return [self._decode(place, record) for place, record in zip(places, records, strict=True)]
         place = range(len(self))[index]
-        return self._decode(place, self._records[place])
+        return self._decode(place, self._read([place])[0])
+
+    def _read(self, places: Sequence[int]) -> list[dict[str, bytes]]:
+        """Reads records; ArrayRecord has a hash of every chunk of them.
+
+        Raises:
+            UserError: one is damaged; it is named.
+        """
+        try:
+            return self._records.__getitems__(places) if len(places) > 1 else [self._records[places[0]]]
+        except (RuntimeError, ValueError) as error:  # of the reader, or of what decodes the record
+            if len(places) > 1:
+                for place in places:
+                    self._read([place])
+            told = " ".join(str(error).split())[:200]
+            raise UserError(f"{self._where}, record {places[0]}: is damaged ({told})") from error
 
     def __iter__(self) -> Iterator[str]:
         for start in range(0, len(self), CHUNK):

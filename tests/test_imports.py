@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOMS = ("configs", "models", "data", "training", "train", "eval", "convert", "sweeps", "report")
+ROOMS = ("configs", "models", "data", "training", "train", "eval", "convert", "sweeps", "report", "torture")
 ALLOWED = {
     "configs": set(),
     "models": {"configs"},
@@ -18,6 +18,7 @@ ALLOWED = {
     "convert": {"configs", "models", "data", "training"},
     "sweeps": {"configs", "models", "training", "train", "eval", "report"},
     "report": {"configs"},
+    "torture": {"configs", "data", "training", "eval", "report"},
 }
 
 

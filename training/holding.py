@@ -1,10 +1,11 @@
 """Holding a run directory: one process at a time, told to stop by signals, and only while the folder is still there."""
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class Vanished(UserError):
 
 
 class Place:
-    """A run directory as it was when training began in it: the file system and number of a file there."""
+    """A run directory as it was when training began in it: the file system and number of the lock that is held."""
 
     def __init__(self, workdir: Path) -> None:
         self.file = workdir / LOCK
@@ -74,13 +75,22 @@ class Place:
             return None
         return found.st_dev, found.st_ino
 
+    def clear(self) -> None:
+        """Takes away what a checkpoint that was being written made in the place of a directory that has vanished."""
+        if self.known is not None and self._now() is None:
+            for folder in self.file.parent.glob("checkpoints/*.orbax-checkpoint-tmp"):
+                shutil.rmtree(folder, ignore_errors=True)
+            for folder in (self.file.parent / "checkpoints", self.file.parent):
+                with suppress(OSError):  # it holds something else
+                    folder.rmdir()
+
     def check(self) -> None:
         """Makes sure that it is still there, since whatever writes next would make the folder anew.
 
         Raises:
             Vanished: it was removed, moved or unmounted.
         """
-        if self.known is None or self._now() != self.known:
+        if self.known is not None and self._now() != self.known:
             raise Vanished(
                 f"{self.file.parent}: vanished while training in it (removed, moved or unmounted); nothing more is "
                 f"written; bring it back, {AGAIN}"

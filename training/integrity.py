@@ -5,8 +5,10 @@ the order they are registered in, all under the checkpoint's temporary name; thi
 ever has its final name without its checksums.
 """
 
+import errno
 import hashlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,14 +27,21 @@ class Checksums(ocp.CheckpointHandler):
     """Writes the item: nothing while the others are written, the checksums of all of them once they are."""
 
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Does nothing yet."""
+        """Writes nothing yet, but remembers which run directory this is."""
+        self.begun_in = _identity(directory)
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> None:
         """Gives nothing: `problem` reads the file."""
 
     def finalize(self, directory: Any) -> None:
-        """Hashes the files of the items that lie beside this one, and are finished."""
+        """Hashes the files of the items that lie beside this one, and are finished.
+
+        Raises:
+            FileNotFoundError: the run directory went away meanwhile; what lies in its place would be half a checkpoint.
+        """
         here = Path(directory)
+        if _identity(directory) != self.begun_in:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(_workdir(directory)))
         items = [path for path in here.parent.iterdir() if path.is_dir() and path.name != here.name]
         sums = {str(file.relative_to(here.parent)): _digest(file) for item in items for file in _files(item)}
         (here / FILE).write_text(json.dumps(sums, indent=1, sort_keys=True), encoding="utf-8")
@@ -41,6 +50,15 @@ class Checksums(ocp.CheckpointHandler):
 @ocp.args.register_with_handler(Checksums, for_save=True, for_restore=True)
 class ChecksumsArgs(ocp.args.CheckpointArgs):
     """Has the item written."""
+
+
+def _workdir(directory: Any) -> Path:
+    return Path(directory).parents[2]  # WORKDIR/checkpoints/STEP/checksums
+
+
+def _identity(directory: Any) -> tuple[int, int]:
+    found = _workdir(directory).stat()
+    return found.st_dev, found.st_ino
 
 
 def _files(folder: Path) -> list[Path]:

@@ -176,6 +176,7 @@ class _Training:
         shapes = step.abstract(config, self.mesh)
         self.console = Console(config.name or self.workdir.name, self.quiet)
         distributed.agreed(lambda: integrity.set_damaged_aside(self.workdir, self._tell) if self.main else None)
+        self.stream.say = self._tell
         self.checkpoints = Checkpoints(self.workdir, config.checkpoint.keep)
         self.pending: list[Any] = []  # losses since the last line of metrics, on the device until they are read
         self.best: float | None = None
@@ -274,7 +275,6 @@ class _Training:
         evaluated, saved = due(config.eval.every_steps), due(config.checkpoint.every_steps)
         if not (due(config.log.every_steps) or evaluated or saved):
             return
-        self.place.check()
         self._flush()
         if evaluated:
             self._evaluate()
@@ -327,6 +327,7 @@ class _Training:
             line["val_loss"] = self.val_loss
         self.log.write(line)
         self.pending = []
+        self.place.check()
         self.console.show(line, self.budget.progress(spent), last)
         self.record.update(
             step=spent.steps,
@@ -349,6 +350,7 @@ class _Training:
 
     def _save(self, val_loss: float | None) -> None:
         self.log.sync()
+        self.place.check()
         meta = {
             "spent": vars(self.spent),
             "pending": self.pending,
@@ -373,6 +375,7 @@ class _Training:
         with self._failing_again(status):
             if hasattr(self, "log"):
                 self.log.close(status)
+        self.place.clear()
         with self._failing_again(status):
             self.place.check()
             self.record.update(
