@@ -11,6 +11,8 @@ from typing import Any
 
 import psutil
 
+from training import process as processes
+
 STATUSES = ("done", "running", "preempted", "failed", "diverged", "waiting")
 FINISHED = ("done", "diverged")  # what a launcher leaves as it is; a diverged run would diverge again
 STALE = 600.0  # seconds without a sign of life after which a run on another host counts as ended
@@ -128,8 +130,9 @@ def _last_line(text: str) -> str:
 def alive(run: Mapping[str, Any], workdir: Path) -> bool:
     """Tells whether the process that wrote run.json still works on it.
 
-    On this host by its process id; a process younger than the file is another one that got the same id. On another
-    host by the age of its files.
+    On this host by its process id; one that began at another time, counted from the machine's start since clocks jump,
+    is another one that got the same id (where that is not told: one younger than the file). On another host by the age
+    of its files.
     """
     updated = timestamp(run.get("updated"))
     if run.get("host") != socket.gethostname():
@@ -138,8 +141,10 @@ def alive(run: Mapping[str, Any], workdir: Path) -> bool:
         return time.time() - newest < STALE
     try:
         process = psutil.Process(int(run.get("pid") or 0))
+        began, known = processes.began(process.pid), run.get("pid_began")
         # `updated` is in whole seconds.
-        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= updated + 2.0
+        same = began == known if began and known else process.create_time() <= updated + 2.0
+        return process.status() != psutil.STATUS_ZOMBIE and same
     except (psutil.NoSuchProcess, ValueError, TypeError):
         return False
     except psutil.AccessDenied:

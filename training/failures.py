@@ -35,6 +35,9 @@ def explained(error: BaseException, workdir: Path) -> str | None:
             advice = ADVICE.get(number, "see to the disk")
             return f"{where}: {os.strerror(number)}; {advice}, {AGAIN}"
         seen = seen.__cause__ or seen.__context__
+    if isinstance(error, TimeoutError):
+        told = " ".join(str(error).split())[:300]
+        return f"writing a checkpoint took too long ({told}); a clock that is set forward looks like that; {AGAIN}"
     if isinstance(error, jax.errors.JaxRuntimeError):
         told = " ".join(str(error).split())[:300]
         if told.startswith("RESOURCE_EXHAUSTED"):

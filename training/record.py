@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 from models import counting, kernels
 from training import mesh as meshes
+from training import process
 from training.files import write_json
 
 PACKAGES = "jax jaxlib flax optax orbax-checkpoint grain tensorflow-datasets numpy ml-collections".split()
@@ -81,6 +82,7 @@ def describe(config: ConfigDict, data: dict[str, Any], mesh: Mesh | None = None)
         "versions": versions(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
+        "pid_began": process.began(os.getpid()),  # seconds since the machine did
         "devices": [{"kind": device.device_kind, "platform": device.platform, "count": mesh.size if mesh else 1}],
         "mesh": meshes.described(mesh),
         "processes": jax.process_count(),

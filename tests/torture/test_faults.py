@@ -1,0 +1,124 @@
+"""Small versions of the faults that `make torture` puts in, each in this process; what is said, and the same trace."""
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import jax
+import pytest
+
+from configs.errors import UserError
+from sweeps import standing
+from tests.torture.test_checkpoints import flip
+from tests.training.test_trainer import trace
+from torture.children import _lose_device
+from training import record, step, trainer
+from training.files import read_json, write_json
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of its own of 2 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_ends_the_run_with_a_word_and_the_run_goes_on_when_there_is_space(make_tiny, half, whole, disk):
+    workdir = Path(shutil.copytree(half, disk / "run"))
+    with (disk / "fill").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+        while True:
+            file.write(bytes(4096))
+    with pytest.raises(UserError, match=r"disk/run.*: No space left on device; free some space, the same command then"):
+        trainer.train(make_tiny(), workdir, quiet=True)
+    (disk / "fill").unlink()
+    assert trainer.train(make_tiny(), workdir, quiet=True)["status"] == "done" and trace(workdir) == trace(whole)
+
+
+def test_a_disk_that_can_only_be_read_is_told_and_nothing_is_lost(make_tiny, half, whole, disk):
+    workdir = Path(shutil.copytree(half, disk / "run"))
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    for folder in (workdir, disk / "new"):
+        with pytest.raises(UserError, match=r"Read-only file system; make it writable, the same command then"):
+            trainer.train(make_tiny(), folder, quiet=True)
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    assert trainer.train(make_tiny(), workdir, quiet=True)["status"] == "done" and trace(workdir) == trace(whole)
+
+
+@pytest.mark.parametrize("way", ["moved", "removed"])
+def test_a_directory_that_vanishes_is_not_made_anew(make_tiny, half, whole, monkeypatch, way) -> None:
+    original, away = trainer._Training._spend, half.with_name("away")
+
+    def spend(self, tokens: int, seconds: float) -> None:
+        original(self, tokens, seconds)
+        if self.spent.steps == 10:
+            half.rename(away) if way == "moved" else shutil.rmtree(half)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer._Training, "_spend", spend)
+        with pytest.raises(UserError, match="vanished while training in it"):
+            trainer.train(make_tiny(), half, quiet=True)
+    assert not half.exists()
+    if way == "moved":
+        away.rename(half)
+        assert trainer.train(make_tiny(), half, quiet=True)["status"] == "done" and trace(half) == trace(whole)
+
+
+def test_a_lost_device_ends_the_run_as_failed_with_the_reason(make_tiny, half, whole, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(step, "compiled", step.compiled)  # so that it is put back
+        _lose_device(3)
+        with pytest.raises(UserError, match="the device failed: UNAVAILABLE: the device is lost") as told:
+            trainer.train(make_tiny(), half, quiet=True)
+    assert isinstance(told.value.__cause__, jax.errors.JaxRuntimeError)
+    written = read_json(half / "run.json")
+    assert written["status"] == "failed" and "goes on from the newest checkpoint" in written["error"]
+    assert trainer.train(make_tiny(), half, quiet=True)["status"] == "done" and trace(half) == trace(whole)
+
+
+def test_a_clock_that_jumps_changes_nothing_that_is_measured_in_seconds(make_tiny, half, whole, monkeypatch) -> None:
+    real, original, wrong = time.time, trainer._Training._spend, [0.0]
+
+    def spend(self, tokens: int, seconds: float) -> None:
+        original(self, tokens, seconds)
+        wrong[0] = (-1) ** self.spent.steps * 86_400.0
+
+    monkeypatch.setattr(trainer._Training, "_spend", spend)
+    monkeypatch.setattr(time, "time", lambda: real() + wrong[0])
+    monkeypatch.setattr(record, "now", lambda: "1999-12-31T23:59:59+00:00")
+    result = trainer.train(make_tiny(), half, quiet=True)
+    assert result["status"] == "done" and trace(half) == trace(whole)
+    assert all(0 <= value < 3600 for value in result["wall_time"].values())
+
+
+def test_a_process_is_known_again_though_the_clock_has_jumped(half) -> None:
+    run = read_json(half / "run.json")
+    assert standing.alive(run | {"updated": "1999-12-31T23:59:59+00:00"}, half)  # it is this very process
+    assert not standing.alive(run | {"pid_began": run["pid_began"] + 1.0}, half)
+    without = {name: value for name, value in run.items() if name != "pid_began"}
+    assert standing.alive(without, half)  # of an earlier version: by its file's time
+    assert not standing.alive(without | {"updated": "1999-12-31T23:59:59+00:00"}, half)
+    write_json(half / "run.json", run | {"status": "running", "pid": 2**22 + 1, "host": os.uname().nodename})
+    assert standing.read(half).note == "its process ended"
+
+
+def test_a_turned_bit_in_the_cache_is_seen_and_the_entry_prepared_anew(make_tiny, whole, tmp_path, capsys) -> None:
+    config = make_tiny(data__cache_dir=str(tmp_path / "cache"))
+    trainer.train(config, tmp_path / "first", quiet=True)
+    for name in ("*/*.tokens", "*/*/*/*train*array_record*"):
+        path = next((tmp_path / "cache").rglob(name))
+        before = path.read_bytes()
+        flip(path, 4 * len(before) + 3)
+        os.utime(path.parents[0 if "tokens" in name else 2] / "complete.json")  # as for another process
+        trainer.train(config, tmp_path / path.name, quiet=True)
+        assert f"is damaged ({path.name}" in capsys.readouterr().err.replace("ablax_text/1.0.0/", "")
+        assert path.read_bytes() == before or "array" in name  # TFDS writes something of its own into a file
+        assert trace(tmp_path / path.name) == trace(tmp_path / "first") == trace(whole)
