@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 from models import positions as schemes
 from models import storage
 from models.layers import compute_dtype
+from models.padding import raised
 from models.pattern import plans
 from models.storage import Stored
 
@@ -188,18 +189,20 @@ class KVCache:
         if capacity <= self.capacity:
             return self
         after = dataclasses.replace(
-            self, capacity=capacity, tokens=None if self.tokens is None else _padded(self.tokens, capacity, -1)
+            self, capacity=capacity, tokens=None if self.tokens is None else raised(self.tokens, -1, capacity)
         )
         tracks, entries = {}, []
         kept = zip(self.entries, self.sizes, after.sizes, strict=True)
         for entry, old, new in (*kept, *([({}, self.capacity, capacity)] if self.tokens is not None else [])):
             at = None
             if after.rolls(new) and not self.rolls(old):
-                segments = _padded(self.tracks[old].segments, new, -1)
+                before = self.tracks[old].segments
+                assert before is not None
+                segments = raised(before, -1, new)
                 at = _latest(segments, segments[:, :0], self.length, self.length)
 
             def grow(x: Array, axis: int, new: int = new, at: Array | None = at) -> Array:
-                x = _padded(x, new, axis)
+                x = raised(x, axis, new)
                 return x if at is None else _taken(x, at, axis)
 
             entries.append(jax.tree.map(lambda x, grow=grow: grow(x, -2), entry))
@@ -378,8 +381,3 @@ def _taken(x: Array, at: Array, axis: int) -> Array:
 
 def _join(old: Array, new: Array) -> Array:
     return jnp.concatenate([old, jnp.broadcast_to(new, (old.shape[0], new.shape[1])).astype(old.dtype)], axis=1)
-
-
-def _padded(x: Array | None, size: int, axis: int) -> Array:
-    assert x is not None
-    return jnp.pad(x, [(0, size - x.shape[axis] if i == x.ndim + axis else 0) for i in range(x.ndim)])

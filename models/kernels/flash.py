@@ -5,6 +5,7 @@ from jax import Array
 
 from models.kernels import pallas
 from models.kernels.masks import Masking
+from models.padding import raised
 from models.positions.scheme import BiasFunction
 
 # Added to the scores of hidden keys; the kernel's own value. Scores may be added to it and it stays finite.
@@ -41,7 +42,7 @@ def flash(
 
     def laid(x: Array, length: int, repeats: int) -> Array:
         x = jnp.repeat(jnp.swapaxes(x, 1, 2), repeats, axis=1)
-        return pallas.raised(pallas.raised(x, 2, length), 3, width)
+        return raised(raised(x, 2, length), 3, width)
 
     q = laid(q_BTHK * jnp.asarray(scale, q_BTHK.dtype), q_len, 1)
     k, v = laid(k_BSGK, kv_len, H // G), laid(v_BSGV, kv_len, H // G)
@@ -50,7 +51,7 @@ def flash(
     added = ids = None
     if bias is not None or not in_kernel or (masking.causal and masking.window is not None):
         added, seen = _added(masking, bias, causal, (B, H, T, S))
-        added = pallas.raised(pallas.raised(added, 3, kv_len, HIDDEN), 2, q_len)
+        added = raised(raised(added, 3, kv_len, HIDDEN), 2, q_len)
         if causal:
             # The kernel adds its own where a key comes later, and twice would be infinite.
             later = jnp.arange(q_len)[:, None] < jnp.arange(kv_len)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import jax.numpy as jnp
 from jax import Array
 
+from models.padding import raised
 from models.platform import current
 
 LANES = 128  # a block of queries or keys is a multiple of this
@@ -42,12 +43,6 @@ def whole(length: int) -> tuple[int, int]:
     """Returns (a length raised to a multiple of LANES, the size of the blocks that make it up)."""
     padded = -(-length // LANES) * LANES
     return padded, next(size for size in BLOCKS if padded % size == 0)
-
-
-def raised(x: Array, axis: int, length: int, value: float = 0) -> Array:
-    """Returns x with an axis padded to `length` with a value."""
-    widths = [(0, length - x.shape[i] if i == axis else 0) for i in range(x.ndim)]
-    return jnp.pad(x, widths, constant_values=value) if length > x.shape[axis] else x
 
 
 def segments(given: Array | None, rows: int, length: int, padded: int) -> Array:

@@ -6,6 +6,7 @@ from jax import Array
 
 from models.kernels import pallas
 from models.kernels.masks import Masking
+from models.padding import raised
 from models.positions.scheme import BiasFunction
 
 
@@ -61,7 +62,7 @@ def splash(
             q=pallas.segments(masking.q_segments, B, T, q_len), kv=pallas.segments(masking.kv_segments, B, S, kv_len)
         )
     q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q_BTHK * jnp.asarray(scale, q_BTHK.dtype), k_BSGK, v_BSGV))
-    q, k, v = pallas.raised(q, 2, q_len), pallas.raised(k, 2, kv_len), pallas.raised(v, 2, kv_len)
+    q, k, v = raised(q, 2, q_len), raised(k, 2, kv_len), raised(v, 2, kv_len)
     wide = None if sinks is None else sinks.astype(jnp.float32)
     out = jax.vmap(lambda q, k, v, ids: kernel(q, k, v, ids, wide))(q, k, v, ids)
     out_BTHV = jnp.swapaxes(out[:, :, :T], 1, 2)
