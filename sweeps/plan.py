@@ -1,40 +1,41 @@
 """python -m sweeps.plan: what every arm of a sweep costs, before anything is spent.
 
-Parameters, FLOPs and KV bytes a token by formula; the memory of the training step as the compiler lays it out, from
-shapes alone, so that nothing is allocated and no data is read (unless only the tokenizer knows the vocabulary).
+Parameters, FLOPs and KV bytes a token by formula; memory, bytes moved, collectives and (on TPUs) estimated cycles as
+the compiler has them, from shapes alone: nothing is allocated and no data is read (unless only the tokenizer knows the
+vocabulary). Arms of equal shapes are compiled once. An arm that a device is too small for is told with both numbers.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
-from configs import cli, fields
+from configs import cli, validate
 from configs.errors import UserError
-from sweeps import expand, match
-from sweeps.display import aligned
+from sweeps import expand, match, plan_table, plan_targets
 from sweeps.expand import Arm, Study, Sweep
+from sweeps.plan_targets import Target
 
-TARGETS = ("cpu",)
-SCHEMA = 1
+if TYPE_CHECKING:  # it starts JAX, which --help should not
+    from sweeps.plan_programs import Program
+
+SCHEMA = 2
+PROGRAMS = ("train_step", "decode")
 
 
 @dataclass(frozen=True)
 class Line:
-    """What one arm costs. Bytes and FLOPs are exact counts; `memory` is empty and `error` told where it won't compile.
+    """What one arm costs. Parameters, FLOPs and KV bytes are exact counts.
 
     Attributes:
-        memory: bytes of the compiled training step at the main setting's batch: argument, output, temp, alias, and
-            peak, what is alive at once (arguments, outputs and temporaries, donated buffers counted once).
         tokens, flops: of one run's training, where the budget tells them.
         runs: how many seeds.
+        programs: what the compiler says, by program (plan_programs.PROGRAMS).
         match: how near the arm came to what the sweep file has it match, as sweep.json holds it.
     """
 
@@ -46,32 +47,49 @@ class Line:
     kv_bytes_per_token: int
     tokens: int | None
     flops: float | None
-    memory: dict[str, int]
+    programs: "dict[str, Program]"
     compile_seconds: float
-    error: str = ""
     match: tuple[dict[str, Any], ...] = ()
 
+    @property
+    def good(self) -> bool:
+        """Whether all of it compiles and fits."""
+        return all(program.fits and not program.error for program in self.programs.values())
 
-Compiled = tuple[dict[str, int], str]  # bytes by name; the error of what does not compile
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as --json writes it; `memory` and `error` are those of the first program."""
+        first = next(iter(self.programs.values()))
+        programs = {name: program.as_json() for name, program in self.programs.items()}
+        return {**vars(self), "memory": first.memory, "error": first.error, "programs": programs}
 
 
-def cost(study: Study, arm: Arm, known: dict[str, Compiled] | None = None) -> Line:
-    """Returns what an arm costs, its training step compiled on this machine's CPU.
+Known = dict[tuple[str, str], "Program"]  # by what decides a program, and its name
+
+
+def cost(study: Study, arm: Arm, target: Target, names: Sequence[str], known: Known | None = None) -> Line:
+    """Returns what an arm costs, its programs compiled for a target.
 
     Args:
+        study: the arm's.
+        arm: which.
+        target: what to compile for.
+        names: of the programs.
         known: what other arms compiled to, by what decides it; filled here.
     """
-    from models import counting
+    from models import counting, platform
+    from sweeps import plan_programs
 
     known = {} if known is None else known
     config = match.with_vocabulary(arm.config)
-    element = 2 if config.model.dtype == "bfloat16" else 4
+    with platform.compiling_for(target.platform):
+        element = plan_programs.programs.element_bytes(config)
     tokens, flops = budget(config, lambda length: counting.flops_per_token(config.model, length)["value"])
     start = time.perf_counter()
-    key = _program(config)
-    if key not in known:
-        known[key] = _compiled(config)
-    memory, error = known[key]
+    largest = with_largest_stage(config)
+    for name in names:
+        key = (plan_programs.identity(largest), name)
+        if key not in known:
+            known[key] = plan_programs.compiled(largest, target, name)
     return Line(
         study=study.name,
         arm=arm.name,
@@ -81,28 +99,18 @@ def cost(study: Study, arm: Arm, known: dict[str, Compiled] | None = None) -> Li
         kv_bytes_per_token=counting.kv_bytes_per_token(config.model, element),
         tokens=tokens,
         flops=flops,
-        memory=memory,
+        programs={name: known[plan_programs.identity(largest), name] for name in names},
         compile_seconds=time.perf_counter() - start,
-        error=error,
         match=tuple(one.described() for one in arm.matches),
     )
 
 
-def _program(config: ConfigDict) -> str:
-    """Returns what decides the compiled training step: the learning rate is an argument of it."""
-    values = {name: value for name, value in fields.flatten(config).items() if name.startswith(("model.", "data."))}
-    values |= {name: value for name, value in fields.flatten(config.optimizer).items() if name != "learning_rate"}
-    return repr(sorted(values.items()))
-
-
-def _compiled(config: ConfigDict) -> Compiled:
-    from eval import memory as memories
-    from training import step
-
-    try:
-        return memories.analysis(step.lower(config).compile()) or {}, ""
-    except Exception as problem:
-        return {}, f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
+def with_largest_stage(config: ConfigDict) -> ConfigDict:
+    """Returns the config at its stage of the most tokens a step (of the longest, where several have as many)."""
+    _, length, batch = max(stages(config), key=lambda stage: (stage[1] * stage[2], stage[1]))
+    changed = validate.from_dict(validate.to_dict(config))
+    changed.data.length, changed.data.batch_size = length, batch
+    return changed
 
 
 def budget(config: ConfigDict, flops_per_token: Callable[[int], float]) -> tuple[int | None, float | None]:
@@ -131,73 +139,17 @@ def stages(config: ConfigDict) -> Iterator[tuple[float, int, int]]:
     yield float("inf"), config.data.length, config.data.batch_size
 
 
-def plan(sweep: Sweep, told: Callable[[str], None] = lambda _: None) -> list[Line]:
+def plan(
+    sweep: Sweep, target: Target, names: Sequence[str], told: Callable[[str], None] = lambda _: None
+) -> list[Line]:
     """Returns what every arm costs; `told` hears the name of each when it is through."""
     lines: list[Line] = []
-    known: dict[str, Compiled] = {}
+    known: Known = {}
     for study in sweep.studies:
         for arm in study.arms:
-            lines.append(cost(study, arm, known))
+            lines.append(cost(study, arm, target, names, known))
             told(arm.name)
     return lines
-
-
-COLUMNS = ("arm", "runs", "parameters", "FLOPs/token", "KV bytes/token", "FLOPs/run", "arguments", "temp", "peak")
-
-
-def size(number: float | None) -> str:
-    """Returns bytes for people, in binary units by name."""
-    if number is None:
-        return ""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024 or unit == "GiB":
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    raise AssertionError
-
-
-def cells(line: Line) -> tuple[str, ...]:
-    """Returns an arm's cells, as COLUMNS."""
-    return (
-        line.arm,
-        str(line.runs),
-        f"{line.parameters['total']:,}",
-        f"{line.flops_per_token['value']:,.0f}",
-        f"{line.kv_bytes_per_token:,}",
-        "" if line.flops is None else f"{line.flops:.3g}",
-        *(size(line.memory.get(name)) for name in ("argument", "temp", "peak")),
-    )
-
-
-def total(lines: list[Line]) -> str:
-    """Returns the whole sweep in words."""
-    runs = sum(line.runs for line in lines)
-    text = f"{len(lines)} arms, {runs} runs"
-    known = [(line.runs * line.tokens, line.runs * line.flops) for line in lines if line.tokens and line.flops]
-    if len(known) == len(lines):
-        tokens, flops = (sum(part) for part in zip(*known, strict=True))
-        text += f"; {tokens:,} tokens and {flops:.3g} FLOPs of training in all"
-    return text
-
-
-def show(lines: list[Line], console: Console) -> None:
-    """Prints the table: on a terminal as wide as that is, elsewhere in plain lines that nothing cuts."""
-    rows = [cells(line) for line in lines]
-    if console.is_terminal:
-        table = Table(box=None, pad_edge=False)
-        for name in COLUMNS:
-            table.add_column(name, justify="left" if name == "arm" else "right")
-        for row in rows:
-            table.add_row(*map(Text, row))
-        console.print(table)
-    else:
-        print("\n".join(aligned(rows, COLUMNS)))
-    for line in lines:
-        for one in line.match:
-            print(f"{line.arm}: {one['words']}")
-        if line.error:
-            print(f"{line.arm}: the training step does not compile: {line.error}")
-    print(total(lines))
 
 
 def main(argv: list[str]) -> int:
@@ -205,49 +157,72 @@ def main(argv: list[str]) -> int:
     overrides, rest = cli.split_overrides(argv)
     parser = cli.parser(__doc__ or "")
     parser.add_argument("--sweep", required=True, metavar="FILE", help="a sweep file, such as configs/sweeps/demo.py")
-    parser.add_argument("--target", default="cpu", help="what to compile for: cpu (the default)")
+    parser.add_argument(
+        "--target",
+        default="cpu",
+        help="what to compile for: cpu (the default) or gpu, which are this machine's; TPUs that need not be here: "
+        "v5e:1x1, v5e:2x2, v6e:..., v5p:... (needs the extra tpu)",
+    )
+    parser.add_argument(
+        "--programs",
+        metavar="NAMES",
+        help=f"which to compile, of {','.join(PROGRAMS)}: by default train_step on the cpu, all elsewhere",
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the plan there")
-    parser.epilog = "--config.x=v changes a field of every arm. Exit code 1 where an arm does not compile."
+    parser.epilog = "--config.x=v changes a field of every arm. Exit code 1 where an arm does not fit or not compile."
     given = parser.parse_args(rest)
-    if given.target not in TARGETS:
-        raise UserError(f"--target={given.target}: must be {' or '.join(TARGETS)}")
+    plan_targets.check(given.target)
+    names = _programs(given.programs, given.target)
     sweep = expand.load(given.sweep, overrides)
-    use_cpu()
-    lines = _with_progress(sweep)
+    target = plan_targets.open_target(given.target)
+    _remember()
+    lines = _with_progress(sweep, target, names)
     if given.json:
-        _write(Path(given.json), sweep, given.target, lines)
-    show(lines, Console(highlight=False))
-    return 1 if any(line.error for line in lines) else 0
+        _write(Path(given.json), sweep, target, lines)
+    plan_table.show(lines, target, Console(highlight=False))
+    return 0 if all(line.good for line in lines) else 1
 
 
-def use_cpu() -> None:
-    """Has JAX compile for the CPU, also on a machine with accelerators, and remember what it compiled."""
-    import jax
+def _programs(given: str | None, target: str) -> tuple[str, ...]:
+    if given is None:
+        return PROGRAMS[:1] if target == "cpu" else PROGRAMS
+    names = tuple(name.strip() for name in given.split(","))
+    if unknown := [name for name in names if name not in PROGRAMS]:
+        raise UserError(f"--programs={given}: {unknown[0]!r} is none of {', '.join(PROGRAMS)}")
+    return tuple(dict.fromkeys(names))
 
+
+def _remember() -> None:
+    """Has JAX keep what it compiles."""
     from training.compilation import enable_cache
 
-    jax.config.update("jax_platforms", "cpu")
     enable_cache()
 
 
-def _with_progress(sweep: Sweep) -> list[Line]:
+def _with_progress(sweep: Sweep, target: Target, names: Sequence[str]) -> list[Line]:
     console = Console(stderr=True)
     arms = sum(len(study.arms) for study in sweep.studies)
     if not console.is_terminal:
-        return plan(sweep)
+        return plan(sweep, target, names)
     columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=arms)
-        return plan(sweep, lambda _: bar.advance(task))
+        return plan(sweep, target, names, lambda _: bar.advance(task))
 
 
-def _write(path: Path, sweep: Sweep, target: str, lines: list[Line]) -> None:
+def _write(path: Path, sweep: Sweep, target: Target, lines: list[Line]) -> None:
     from training.files import write_json
 
+    content = {
+        "schema": SCHEMA,
+        "sweep": sweep.name,
+        "target": target.name,
+        "devices": target.kind,
+        "memory": target.capacity,
+        "arms": [line.as_json() for line in lines],
+    }
     try:
-        write_json(path, {
-            "schema": SCHEMA, "sweep": sweep.name, "target": target, "arms": [vars(line) for line in lines],
-        })  # fmt: skip
+        write_json(path, content)
     except OSError as error:
         raise UserError(f"--json={path}: cannot be written: {error.strerror}") from error
 

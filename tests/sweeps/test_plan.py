@@ -1,18 +1,23 @@
 """What arms cost: by formula, as compiled, and added up over the budget."""
 
+import importlib.util
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
 
 from configs import cli, validate
 from configs.errors import UserError
-from sweeps import expand, plan
+from sweeps import expand, plan, plan_programs, plan_table, plan_targets
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+CPU = plan_targets.Target("cpu", "cpu", tuple(jax.devices("cpu")[:1]), 2**40)
 
 
 def tiny(**overrides):
@@ -31,7 +36,7 @@ def lines():
         arm="kv{model.num_kv_heads}",
         seeds=[0, 1, 2],
     )
-    return plan.plan(expand.expand(given, file=Path("s.py")))
+    return plan.plan(expand.expand(given, file=Path("s.py")), CPU, plan.PROGRAMS)
 
 
 def test_formulas_and_compiled_memory_of_every_arm(lines):
@@ -40,22 +45,22 @@ def test_formulas_and_compiled_memory_of_every_arm(lines):
     assert mha.kv_bytes_per_token == 4 * mqa.kv_bytes_per_token == 2 * 1 * 4 * 4 * 4
     assert mha.parameters["total"] - mqa.parameters["total"] == 2 * 16 * (16 - 4)
     for line in lines:
-        assert not line.error
-        memory = line.memory
+        assert line.good and set(line.programs) == {"train_step", "decode"}
+        memory = line.programs["train_step"].memory
         # Parameters and two moments go in, float32, beside the batch and some scalars; and they are donated.
         state = 3 * 4 * line.parameters["total"]
         assert state <= memory["argument"] <= state + 3 * 4 * 2 * 8 + 64
         assert memory["alias"] >= state
         assert memory["peak"] == memory["argument"] + memory["output"] + memory["temp"] - memory["alias"]
         assert line.tokens == 10 * 2 * 8 and line.flops == line.tokens * line.flops_per_token["value"]
-    assert plan.total(lines).startswith("2 arms, 6 runs; 960 tokens")
+    assert plan_table.total(lines).startswith("2 arms, 6 runs; 960 tokens")
 
 
 def test_nothing_is_allocated():
     before = len(jax.live_arrays())
     sweep = expand.expand(dict(base="configs/tiny.py", fixed={"model.num_layers": 1}), file=Path("s.py"))
-    (line,) = plan.plan(sweep)
-    assert line.memory and len(jax.live_arrays()) == before
+    (line,) = plan.plan(sweep, CPU, ["train_step"])
+    assert line.programs["train_step"].memory and len(jax.live_arrays()) == before
 
 
 STAGES = ({"steps": 10, "length": 4, "batch_size": 4}, {"steps": 5, "length": 8})
@@ -72,29 +77,69 @@ def test_budgets_are_counted_through_the_curriculum(kind, amount, tokens, flops)
     assert plan.budget(config, lambda length: 1000 + length) == (tokens, flops)
 
 
-def test_an_arm_that_does_not_compile_is_named_and_stops_nothing(lines, monkeypatch, capsys):
+FILE = "configs/sweeps/kv_groups.py"
+SMALL = ["--config.model.width=16", "--config.model.num_layers=1", "--config.data.length=8"]
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Has the command plan for this process's CPU, with as much memory as is set."""
+    target = SimpleNamespace(capacity=CPU.capacity)
+    monkeypatch.setattr(plan_targets, "open_target", lambda name: replace(CPU, capacity=target.capacity))
+    return target
+
+
+def test_an_arm_that_does_not_compile_is_named_and_stops_nothing(lines, monkeypatch, capsys, here):
     from training import step
 
-    whole = step.lower
+    whole = step.jitted
 
     def broken(config):
         if config.model.num_kv_heads == 1:
-            raise RuntimeError("RESOURCE_EXHAUSTED: too large\nmore")
+            raise RuntimeError("INTERNAL: no such thing\nmore")
         return whole(config)
 
-    monkeypatch.setattr(step, "lower", broken)
-    monkeypatch.setattr(plan, "use_cpu", lambda: None)
-    file = "configs/sweeps/kv_groups.py"
-    small = ["--config.model.width=16", "--config.model.num_layers=1", "--config.data.length=8"]
-    assert plan.main([f"--sweep={file}", *small]) == 1
+    monkeypatch.setattr(step, "jitted", broken)
+    assert plan.main([f"--sweep={FILE}", *SMALL]) == 1
     told = capsys.readouterr().out.splitlines()
-    assert "kv1: the training step does not compile: RuntimeError: RESOURCE_EXHAUSTED: too large" in told[5:]
+    assert "kv1: the train step does not compile: RuntimeError: INTERNAL: no such thing" in told[5:]
     assert [line.split(":")[0] for line in told if "kv8's" in line] == ["kv1", "kv2", "kv4"]
     assert [line.split()[0] for line in told[1:5]] == ["kv1", "kv2", "kv4", "kv8"]
     assert "KiB" in told[2] or "MiB" in told[2]
 
 
-def test_the_command_writes_json_and_refuses_other_targets(tmp_path):
+def test_an_arm_too_large_for_a_device_is_refused_with_the_two_numbers(tmp_path, capsys, here):
+    (tmp_path / "s.py").write_text("def get_sweep():\n    return dict(base='configs/tiny.py', arm='kv8')\n")
+    assert plan.main([f"--sweep={tmp_path / 's.py'}", *SMALL]) == 0
+    capsys.readouterr()
+    here.capacity = 2**16
+    assert plan.main([f"--sweep={tmp_path / 's.py'}", *SMALL]) == 1
+    told = capsys.readouterr().out
+    assert re.search(
+        r"^kv8: the train step does not fit: it needs [\d.]+ [KM]iB, and a device of cpu has 64.0 KiB: .* too much$",
+        told,
+        re.MULTILINE,
+    )
+
+
+def test_what_the_compiler_refuses_for_its_size_is_a_verdict(monkeypatch):
+    message = (
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (379.77G) "
+        "exceeds available HBM (15.75G)."
+    )
+    assert plan_targets.too_large(message) == (round(379.77 * 2**30), round(15.75 * 2**30))
+    assert plan_targets.too_large("RESOURCE_EXHAUSTED: Used 17.1G of 15.75G hbm.") is not None
+    assert plan_targets.too_large("INTERNAL: else") is None
+
+    def refuse(config, target):
+        raise RuntimeError(message)
+
+    monkeypatch.setitem(plan_programs.PROGRAMS, "train_step", refuse)
+    program = plan_programs.compiled(tiny(), CPU, "train_step")
+    assert not program.fits and not program.error and program.needed - program.available == round(364.02 * 2**30)
+
+
+def test_the_command_writes_json_and_refuses_other_targets(tmp_path, monkeypatch):
     (tmp_path / "s.py").write_text("def get_sweep():\n    return dict(base='configs/tiny.py', arm='only')\n")
     out = tmp_path / "plan.json"
     command = [sys.executable, "-m", "sweeps.plan", f"--sweep={tmp_path / 's.py'}", "--config.model.num_layers=1"]
@@ -102,20 +147,39 @@ def test_the_command_writes_json_and_refuses_other_targets(tmp_path):
     assert done.returncode == 0, done.stderr
     (arm,) = json.loads(out.read_text())["arms"]
     assert arm["arm"] == "only" and arm["memory"]["peak"] > 0 and arm["parameters"]["total"] > 0
-    with pytest.raises(UserError, match="--target=v5e:1x1: must be cpu"):
-        plan.main(["--sweep=x", "--target=v5e:1x1"])
+    assert arm["programs"]["train_step"]["fits"] and arm["programs"]["train_step"]["available"] > 2**30
+    for wrong in ("v5q:1x1", "v5e", "v5e:0x", "cuda", "v5e:1x1x1x1"):
+        with pytest.raises(UserError, match=f"--target={wrong}: must be cpu, gpu"):
+            plan.main(["--sweep=x", f"--target={wrong}"])
+    with pytest.raises(UserError, match="'prefil' is none of train_step, decode"):
+        plan.main(["--sweep=x", "--programs=decode,prefil"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="make setup EXTRAS=dev,tpu"):
+        plan_targets.open_target("v5e:1x1")
+
+
+def test_a_gpu_that_is_not_here_is_refused():
+    with pytest.raises(UserError, match="--target=gpu: JAX sees no GPU here"):
+        plan_targets.open_target("gpu")
 
 
 def test_sizes_are_told_in_named_units():
-    assert [plan.size(n) for n in (None, 0, 1023, 1024, 5 * 2**20, 3 * 2**40)] == [
+    assert [plan_table.size(n) for n in (None, 0, 1023, 1024, 5 * 2**20, 3 * 2**40)] == [
         "", "0 B", "1023 B", "1.0 KiB", "5.0 MiB", "3072.0 GiB"
     ]  # fmt: skip
 
 
 def test_arms_that_differ_in_their_learning_rate_are_compiled_once(monkeypatch):
     seen = []
-    monkeypatch.setattr(plan, "_compiled", lambda config: (seen.append(config.optimizer.learning_rate) or {}, ""))
+    stand_in = plan_programs.Program()
+    monkeypatch.setattr(plan_programs, "compiled", lambda config, *_: seen.append(config) or stand_in)
     select = dict(field="optimizer.learning_rate", values=[0.1, 0.2, 0.3], seeds=[9])
     given = dict(base="configs/tiny.py", axes=[{"optimizer.beta2": [0.9, 0.99]}], select=select)
-    lines = plan.plan(expand.expand(given, file=Path("s.py")))
+    lines = plan.plan(expand.expand(given, file=Path("s.py")), CPU, ["train_step"])
     assert len(lines) == 2 * 3 + 2 and len(seen) == 2, "beta2 is part of the program, the rate is not"
+
+
+def test_the_stage_of_the_most_tokens_is_what_must_fit():
+    config = tiny(data__curriculum=({"steps": 10, "length": 4, "batch_size": 40}, {"steps": 5, "length": 8}))
+    largest = plan.with_largest_stage(config)
+    assert (largest.data.length, largest.data.batch_size) == (4, 40) and config.data.batch_size == 2
