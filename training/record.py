@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from models import counting, kernels
+from models.platform import current
 from training import mesh as meshes
 from training import process
 from training.files import write_json
@@ -54,7 +55,7 @@ def compute_dtype(config: ConfigDict) -> str:
     """Returns the compute type that `model.dtype` means on this platform."""
     if config.model.dtype != "auto":
         return config.model.dtype
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return "float32" if current() == "cpu" else "bfloat16"
 
 
 def describe(config: ConfigDict, data: dict[str, Any], mesh: Mesh | None = None) -> dict[str, Any]:
