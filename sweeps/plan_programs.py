@@ -1,23 +1,25 @@
 """The programs of an arm, compiled for a target: whether they fit, what they move, and where their cycles go."""
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import SingleDeviceSharding
 from ml_collections import ConfigDict
 
 from configs import fields
+from configs import mesh as meshes
 from eval import memory as memories
 from eval import programs
 from models.platform import compiling_for
 from sweeps import plan_hlo
 from sweeps.plan_targets import Target, refusal, too_large
 from training import step as steps
+from training.mesh import mesh_of
 
 Lowering = Callable[[ConfigDict, Target], jax.stages.Lowered]
 
@@ -60,7 +62,7 @@ class Program:
 def identity(config: ConfigDict) -> str:
     """Returns what decides an arm's programs; the learning rate, say, is an argument of them."""
     shapes = [config.data.batch_size, config.data.length, config.data.packing, config.data.weights.text > 0]
-    return f"{steps.shaping(config)} {shapes} {fields.to_dict(config.eval.throughput)}"
+    return f"{steps.shaping(config)} {shapes} {fields.to_dict(config.mesh)} {fields.to_dict(config.eval.throughput)}"
 
 
 def compiled(config: ConfigDict, target: Target, name: str) -> Program:
@@ -97,37 +99,37 @@ def compiled(config: ConfigDict, target: Target, name: str) -> Program:
     )
 
 
+def over_all(config: ConfigDict, target: Target) -> ConfigDict:
+    """Returns the config with its rows divided over all chips of a target, where its mesh asks for one device."""
+    sizes = meshes.sizes(config.mesh, len(target.devices))
+    if len(target.devices) == 1 or target.platform != "tpu" or math.prod(sizes.values()) > 1:
+        return config
+    changed = fields.from_dict(fields.to_dict(config))
+    changed.mesh.data = -1
+    return changed
+
+
 def _train_step(config: ConfigDict, target: Target) -> jax.stages.Lowered:
-    params, opt_state, batch, rate, key = steps.arguments(config)
-    where = _places(target)
-    return steps.jitted(config).lower(
-        *(_put(tree, where("")) for tree in (params, opt_state)),
-        _put(batch, where("data")),
-        *(_put(tree, where("")) for tree in (rate, key)),
-    )
+    config = over_all(config, target)
+    mesh = mesh_of(config, target.devices)
+    arguments = steps.arguments(config, mesh=mesh)
+    return steps.jitted(config, mesh).lower(*(arguments if mesh is not None else _on(target, arguments)))
 
 
 def _decode(config: ConfigDict, target: Target) -> jax.stages.Lowered:
+    """Decoding is a single device's: every one has its own rows, and nothing is sent."""
     shape, abstract = programs.shape(config), steps.abstract(config)
     cache = jax.eval_shape(lambda: programs.filled_cache(config))
     tokens = jax.ShapeDtypeStruct((shape.decode_batch_size,), jnp.int32)
-    where = SingleDeviceSharding(target.devices[0])
     # A function of its own: what was traced for another platform is not to be had again.
-    fresh = jax.jit(inspect.unwrap(programs.decode_steps), static_argnums=(0, 1))
-    arrays = (_put(tree, where) for tree in (abstract.params, cache, tokens))
-    return fresh.lower(abstract.graphdef, shape.new_tokens, *arrays)
+    fresh = jax.jit(inspect.unwrap(programs.decode_steps), static_argnums=(0, 1), donate_argnums=3)
+    return fresh.lower(abstract.graphdef, shape.new_tokens, *_on(target, (abstract.params, cache, tokens)))
+
+
+def _on(target: Target, tree: Any) -> Any:
+    """Returns shapes that lie on the target's first device; what spans several says itself where it lies."""
+    where = SingleDeviceSharding(target.devices[0])
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), tree)
 
 
 PROGRAMS: dict[str, Lowering] = {"train_step": _train_step, "decode": _decode}
-
-
-def _places(target: Target) -> Callable[[str], Any]:
-    """Returns the function of a batch axis's mesh axis, or "", that says where an array lies."""
-    if len(target.devices) == 1:
-        return lambda axis: SingleDeviceSharding(target.devices[0])
-    mesh = Mesh(np.array(target.devices), ("data",))
-    return lambda axis: NamedSharding(mesh, PartitionSpec(axis) if axis else PartitionSpec())
-
-
-def _put(tree: Any, where: Any) -> Any:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), tree)

@@ -92,7 +92,11 @@ def describe(config: ConfigDict, data: dict[str, Any], mesh: Mesh | None = None)
         "flops_per_token": counting.flops_per_token(config.model, config.data.length),
         "kv_bytes_per_token": counting.kv_bytes_per_token(config.model, element),
         "attention_kernel": kernels.kernel_for(
-            config.model, length=config.data.length, platform=device.platform, packed=packed
+            config.model,
+            length=config.data.length,
+            platform=device.platform,
+            packed=packed,
+            cut=mesh is not None and mesh.shape["context"] > 1,
         ),
         "dtype": compute_dtype(config),
         "wall_time": {"compile": 0.0, "train": 0.0, "eval": 0.0, "total": 0.0},

@@ -90,6 +90,8 @@ def attend(
     B, T, _, K = q_BTHK.shape
     S = k_BSGK.shape[1]
     masking = Masking(T, S, causal, window, aligned, q_positions, kv_positions, q_segments, kv_segments)
+    # Where rows are cut along their length, a device's queries are not the last rows of its keys.
+    cut = axes.shards("length") > 1
     name = choose(
         kernel,
         platform=pallas.platform() if platform is None else platform,
@@ -105,8 +107,8 @@ def attend(
         sinks=sinks is not None,
         window=window,
         segments=q_segments is not None,
-        positions=masking.has_positions,
-        aligned=aligned,
+        positions=masking.has_positions or cut,
+        aligned=aligned and not cut,
     )
     # What few cores know is given only where it is asked for.
     rare: dict[str, Any] = {} if scores is None else {"scores": scores}

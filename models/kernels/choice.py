@@ -145,7 +145,7 @@ def obstacle(
     return None
 
 
-def kernel_for(config: ConfigDict, *, length: int, platform: str, packed: bool) -> str:
+def kernel_for(config: ConfigDict, *, length: int, platform: str, packed: bool, cut: bool = False) -> str:
     """Returns the name of the core that training runs, for run.json.
 
     Args:
@@ -153,6 +153,7 @@ def kernel_for(config: ConfigDict, *, length: int, platform: str, packed: bool) 
         length: tokens a row.
         platform: cpu, gpu or tpu.
         packed: whether the batches carry segments and positions.
+        cut: whether devices share a row's tokens (mesh.context).
 
     Raises:
         ConfigError: the configured kernel cannot run.
@@ -179,7 +180,8 @@ def kernel_for(config: ConfigDict, *, length: int, platform: str, packed: bool) 
             sinks=attention.sinks,
             window=window,
             segments=packed,
-            positions=packed,
+            positions=packed or cut,
+            aligned=not cut,
         )
         for window in windows
         for kind in kinds

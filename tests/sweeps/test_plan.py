@@ -94,10 +94,10 @@ def test_an_arm_that_does_not_compile_is_named_and_stops_nothing(lines, monkeypa
 
     whole = step.jitted
 
-    def broken(config):
+    def broken(config, mesh):
         if config.model.num_kv_heads == 1:
             raise RuntimeError("INTERNAL: no such thing\nmore")
-        return whole(config)
+        return whole(config, mesh)
 
     monkeypatch.setattr(step, "jitted", broken)
     assert plan.main([f"--sweep={FILE}", *SMALL]) == 1

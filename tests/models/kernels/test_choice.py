@@ -95,6 +95,16 @@ def test_attend_refuses_too() -> None:
         attend(zeros, zeros, zeros, kernel="cudnn")
 
 
+def test_a_core_that_counts_rows_is_not_taken_where_devices_share_a_row() -> None:
+    for platform, alone in (("tpu", "splash"), ("gpu", "cudnn")):
+        shape = dict(length=16, platform=platform, packed=False)
+        assert kernel_for(tiny(head_dim=8), **shape) == alone
+        assert kernel_for(tiny(head_dim=8), **shape, cut=True) == "xla"
+    with pytest.raises(ConfigError, match="order of rows"):
+        config = tiny(attention__kernel="splash")
+        kernel_for(config, length=16, platform="tpu", packed=False, cut=True)
+
+
 def test_kernel_for_run_json() -> None:
     assert kernel_for(tiny(), length=16, platform="cpu", packed=False) == "blocked"
     assert kernel_for(tiny(head_dim=8), length=16, platform="gpu", packed=False) == "cudnn"
