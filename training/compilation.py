@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 
 from configs.errors import UserError
+from training import allocator
 
 
 def cache_dir() -> Path:
@@ -31,7 +32,11 @@ def private(folder: Path) -> Path:
 
 
 def enable_cache() -> None:
-    """Turns the persistent compilation cache on, for programs of any size and compile time."""
+    """Turns the persistent compilation cache on, for programs of any size and compile time.
+
+    It is what every command does first, before JAX's threads start; so the allocator is told here too.
+    """
+    allocator.keep_freed_memory()
     folder = private(cache_dir() / "compiled")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from configs import base, validate
 from models import decode, initialise
-from training import step
+from training import compilation, step
 
 
 def config_of(case: Case) -> ConfigDict:
@@ -63,4 +63,5 @@ def prepare(case: Case) -> Work:
 
 
 if __name__ == "__main__":
+    compilation.enable_cache()
     serve(prepare, {"device": jax.devices()[0].device_kind})

@@ -15,6 +15,8 @@ from jax import Array, lax
 from models.kernels.bias_blocks import BiasBlocks, Constants, Form
 from models.kernels.masks import Masking, visible
 
+MOST_UNROLLED = 4  # blocks of queries, and of keys
+
 Index = Any  # a row's number: an int, or an int32 scalar inside a loop
 Span = tuple[Index, int]  # (first, how many)
 Places = dict[str, Array]  # what masks and biases read: positions and segments, [B|1, T] and [B|1, S]
@@ -57,6 +59,16 @@ class Job:
     def one_row(self) -> bool:
         """Whether one block holds all queries."""
         return self.block_q >= self.T
+
+    @property
+    def unrolled(self) -> bool:
+        """Whether the blocks of queries are few enough to be written out, each with all its keys as one block.
+
+        XLA on the CPU runs a loop's body on one core, and the running softmax of a loop over keys costs passes of its
+        own: 1.4 times as long at 256 tokens. Longer sequences would take long to compile, and more memory.
+        """
+        few = max(blocks(self.T, self.block_q), blocks(self.S, self.block_k)) <= MOST_UNROLLED
+        return few and self.exact and self.biases is None
 
     @property
     def prescaled(self) -> bool:
@@ -187,6 +199,11 @@ def derivatives(
         dq = product(job, "bgsm,bgsk->bgkm", d_products, k)
         dk = product(job, "bgsm,bgkm->bgsk", d_products, q)
     return dq, dk, dv, d_constants
+
+
+def blocks(length: Index, size: int) -> Index:
+    """Returns how many blocks cover a length."""
+    return -(-length // size)
 
 
 def cut(x: Array, span: Span, axis: int) -> Array:

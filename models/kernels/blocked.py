@@ -67,7 +67,7 @@ def blocked(
 
 def block_size(length: int) -> int:
     """Returns how many queries, and keys, a block holds."""
-    return 64 if length <= 512 else 128 if length <= 1024 else 256
+    return 64 if length <= 256 else 128 if length <= 1024 else 256
 
 
 def _with_derivative(job: Job) -> Callable[[Array, Array, Array, Array | None, Places, Constants], Array]:

@@ -17,6 +17,7 @@ from models.kernels.block import (
     QueryRows,
     Scores,
     Span,
+    blocks,
     cut,
     cut_queries,
     derivatives,
@@ -66,7 +67,10 @@ def forward(
             out, logsumexp = normalised(job, finite(job, largest), total, out)
         return out.astype(q.dtype), logsumexp
 
-    if job.one_row:
+    if job.unrolled:
+        parts = [rows_forward(index) for index in range(blocks(job.T, job.block_q))]
+        outs, sums = (jnp.stack(x) for x in zip(*parts, strict=True))
+    elif job.one_row:
         # Known row numbers leave no loop where there is one block.
         outs, sums = (x[None] for x in rows_forward(0))
     else:
@@ -119,7 +123,13 @@ def backward(
 
     d_constants = [] if job.biases is None else job.biases.zeros(constants)
     start = jnp.zeros(k.shape, job.dtype), jnp.zeros(v.shape, job.dtype), d_constants
-    if job.one_row:
+    if job.unrolled:
+        found = []
+        for index in range(blocks(job.T, job.block_q)):
+            start, dq_rows = rows_backward(start, index)
+            found.append(dq_rows)
+        (dk, dv, d_constants), dq = start, jnp.stack(found)
+    elif job.one_row:
         (dk, dv, d_constants), dq = rows_backward(start, 0)
         dq = dq[None]
     else:
@@ -179,7 +189,12 @@ def _over_columns(job: Job, places: Places, rows: Span, step: Callable[[Span, bo
             anything = jnp.any(_mask(job, places, rows, columns))
         return lax.cond(anything, lambda carry: step(columns, masked, carry), lambda carry: carry, carry)
 
-    for first, last, masked in column_runs(job, rows):
+    runs = column_runs(job, rows)
+    if job.unrolled:
+        first, last = runs[0][0] * job.block_k, runs[-1][1] * job.block_k
+        masked = any(end > start for start, end, masked in runs if masked)
+        return step((first, last - first), masked, carry) if last > first else carry
+    for first, last, masked in runs:
         if isinstance(first, int) and isinstance(last, int) and last - first <= 1:
             carry = body(masked, first, carry) if last > first else carry
         else:
@@ -189,7 +204,7 @@ def _over_columns(job: Job, places: Places, rows: Span, step: Callable[[Span, bo
 
 def _mask(job: Job, places: Places, rows: Span, columns: Span) -> Array:
     """The block's mask, with the keys that padding added hidden."""
-    real = (jnp.arange(job.block_k) + columns[0] < job.S)[None, None, :, None]
+    real = (jnp.arange(columns[1]) + columns[0] < job.S)[None, None, :, None]
     mask = job.mask(places, rows, columns)
     return real if mask is None else mask & real
 
@@ -227,8 +242,3 @@ def clip(x: Index, low: Index, high: Index) -> Index:
     if all(isinstance(value, int) for value in (x, low, high)):
         return min(max(x, low), high)
     return jnp.clip(x, low, high)
-
-
-def blocks(length: Index, size: int) -> Index:
-    """Returns how many blocks cover a length."""
-    return -(-length // size)
