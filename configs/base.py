@@ -241,4 +241,8 @@ def _eval() -> ConfigDict:
     evaluation.throughput.repeats = 5  # timed repeats after warm-up; the median is reported
     evaluation.throughput.batch_sizes = ()  # also every program over these rows, a grid with `lengths`
     evaluation.throughput.lengths = ()  # tokens a row (of decode's prompt) of the grid; one of the two empty: its own
+    evaluation.memory = ConfigDict()
+    evaluation.memory.limit_gib = (
+        0.0  # also find the largest batch and length whose programs fit so many GiB; 0: do not
+    )
     return evaluation

@@ -70,7 +70,8 @@ NOT_NEGATIVE = (
     "optimizer.weight_decay "
     "model.position.temperature.beta optimizer.clip_norm optimizer.z_loss checkpoint.every_steps eval.every_steps "
     "eval.tokens eval.scaling_factor eval.throughput.batch_size eval.throughput.length "
-    "eval.heads.length eval.equivalence.length eval.equivalence.batch_size eval.retrieval.extra_tokens"
+    "eval.memory.limit_gib eval.heads.length eval.equivalence.length eval.equivalence.batch_size "
+    "eval.retrieval.extra_tokens"
 ).split() + [f"data.weights.{name}" for name in tasks.SYNTHETIC]
 
 # Interval, how it reads.

@@ -120,10 +120,12 @@ class Module:
         self.decoding = decoding
         self.computations: dict[str, Computation] = {}
         self.place: dict[str, str] = {}  # instruction -> computation
+        self.main = ""
         current = ""
         for line in text.splitlines():
             if header := _COMPUTATION.match(line):
                 current = header[1]
+                self.main = current if line.startswith("ENTRY") else self.main
                 self.computations[current] = Computation()
             elif (instruction := _instruction(line)) is not None and current:
                 computation = self.computations[current]
@@ -132,6 +134,11 @@ class Module:
                 for operand in instruction.operands:
                     computation.users.setdefault(operand, []).append(instruction.name)
         self._owners: dict[str, dict[Owner, float]] = {}
+
+    @property
+    def entry(self) -> Computation:
+        """The computation that the program begins with."""
+        return self.computations[self.main]
 
     def find(self, name: str) -> Instruction | None:
         """Returns an instruction by name."""
