@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from configs import fields
 from configs.errors import ConfigError, UserError, nearest
+from configs.redaction import redacted
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 OVERRIDE = re.compile(r"--(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
@@ -179,7 +180,7 @@ def main(function: Callable[[list[str]], int | None]) -> None:
         code = function(sys.argv[1:])
     except UserError as error:
         for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
+            print(f"error: {redacted(line)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -7,6 +7,7 @@ Stock builders' code may import TensorFlow, so a data set is always opened from 
 import contextlib
 import hashlib
 import io
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -182,6 +183,7 @@ def find(name: str, data_dir: str, field: str) -> Found:
         there = ", ".join(by_label) or "no prepared data set"
         raise UserError(f"data.tfds.name = {name!r}: not found in {os.fspath(base)}, which holds {there}")
     label = max(matching, key=lambda found: tfds.core.Version(found.rsplit(":", 1)[1]))
+    _only_own_features(by_label[label] / "features.json", label)
     try:
         builder = tfds.builder_from_directory(by_label[label])
     except Exception as error:  # damaged files raise anything
@@ -194,3 +196,27 @@ def find(name: str, data_dir: str, field: str) -> Found:
     if not isinstance(feature, tfds.features.Text):
         raise UserError(f"data.field = {field!r}: of {label} is {type(feature).__name__}, not text")
     return Found(label, builder, field)
+
+
+def _only_own_features(path: Path, label: str) -> None:
+    """Refuses a data set whose files name code of their own: TFDS would import, and so execute, any module they name.
+
+    Raises:
+        UserError: a feature's class is not one of TFDS itself.
+    """
+    try:
+        left = [json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError) as error:
+        raise UserError(f"data.tfds.name: {label} cannot be opened: {path} ({error})") from error
+    while left:
+        node = left.pop()
+        if isinstance(node, dict):
+            name = node.get("pythonClassName", node.get("type") if "content" in node else None)
+            if isinstance(name, str) and not name.startswith("tensorflow_datasets."):
+                raise UserError(
+                    f"data.tfds.name: {label}: {path} names the class {name}, which is not TFDS's own; code that a "
+                    "data set brings is not run"
+                )
+            left += node.values()
+        elif isinstance(node, list):
+            left += node

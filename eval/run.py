@@ -90,6 +90,7 @@ def record(run: runs.Run, name: str, found: dict[str, Any], seconds: float, prog
 
     `records` among it, a table of what was measured one by one, goes to WORKDIR/eval/NAME.parquet.
     """
+    files.own(Path(run.workdir), "eval")
     path = Path(run.workdir) / "eval" / f"{name}.json"
     records = found.pop("records", None)
     if records:

@@ -25,6 +25,7 @@ from sweeps.places import THREADS
 from sweeps.squeue import Word
 from sweeps.standing import now
 from sweeps.worker import Job, Outcome, redirect, work
+from training.files import private
 
 MOST = 1000  # jobs that are queued at once, and in one array: Slurm's own default
 NOTICE = 120  # seconds before a job's time limit at which its run saves itself
@@ -97,7 +98,8 @@ class SlurmEngine:
             raise UserError("--launcher=slurm: no Slurm answers here (squeue fails)")
         self.directory, self.submitit = directory, submitit
         self.most = min(workers or MOST, MOST)
-        self.folder = directory / state.PRIVATE / "slurm"
+        # submitit keeps pickles there, which run what they hold when they are read.
+        self.folder = private(directory / state.PRIVATE / "slurm", "the jobs of submitit")
         self.executor = submitit.SlurmExecutor(folder=self.folder)
         self.executor.update_parameters(**_parameters(directory, options))
         self.new: dict[int, Job] = {}

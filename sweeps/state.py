@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 from ml_collections import ConfigDict
 
-from configs import fields
+from configs import fields, redaction
 from configs.errors import ConfigError, UserError
-from sweeps import chains, lease, select, standing
+from sweeps import chains, lease, names, select, standing
 from sweeps.expand import Run, Sweep
 from training.files import read_json, write_json
 
@@ -30,7 +30,13 @@ CANCEL = "cancel"  # a file in PRIVATE: a launcher that sees it stops
 
 
 def run_dir(directory: Path, arm: str, seed: int) -> Path:
-    """Returns where a run lies."""
+    """Returns where a run lies.
+
+    Raises:
+        UserError: the name, or the seed, would lead elsewhere (in a sweep.json that somebody else wrote).
+    """
+    if not isinstance(arm, str) or not names.SAFE.fullmatch(arm) or not isinstance(seed, int):
+        raise UserError(f"{directory}: the run {arm}/seed{seed} is not safe as a folder; allowed: {names.ALLOWED}")
     return directory / "runs" / arm / f"seed{seed}"
 
 
@@ -258,7 +264,7 @@ def mark(workdir: Path, **values: Any) -> None:
         before = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         before = {"schema": SCHEMA}
-    write_json(path, {**before, **values})
+    write_json(path, redaction.clean({**before, **values}))
 
 
 def listed(directory: Path) -> list[tuple[str, str, int, tuple[str, ...], Mapping[str, Any]]]:

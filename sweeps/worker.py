@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from configs import fields
+from configs.redaction import redacted
 from sweeps import lease, standing, state
 from sweeps.deadline import Deadline
 from sweeps.standing import now
@@ -180,7 +181,7 @@ def _train(job: Job, deadline: Deadline) -> Outcome:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             return _stopped(workdir, deadline)
-        traceback.print_exc()
+        _print(error)
         return _ended(workdir, "failed", _told(error))
     run = _run_json(workdir)
     status = run.get("status")
@@ -210,6 +211,10 @@ def _ended(workdir: Path, status: str, error: str) -> Outcome:
     return Outcome(run["status"], str(run.get("error") or error))
 
 
+def _print(error: BaseException) -> None:
+    print(redacted("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)
+
+
 def _told(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
@@ -228,7 +233,7 @@ def _evaluate(job: Job, deadline: Deadline) -> Outcome:
         try:
             _function(job.evaluate)(str(job.workdir), [name])
         except (Exception, SystemExit) as error:
-            traceback.print_exc()
+            _print(error)
             record_eval_error(job.workdir, name, _told(error))
         except KeyboardInterrupt:
             if not deadline.passed:

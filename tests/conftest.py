@@ -10,6 +10,8 @@ import hypothesis
 os.environ.setdefault("ABLAX_CACHE", str(Path(tempfile.gettempdir()) / f"ablax-tests-{os.getuid()}"))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.environ["ABLAX_CACHE"] + "/compiled")
+Path(os.environ["JAX_COMPILATION_CACHE_DIR"]).mkdir(mode=0o700, parents=True, exist_ok=True)
+Path(os.environ["JAX_COMPILATION_CACHE_DIR"]).chmod(0o700)  # of earlier tests: JAX itself makes it for all to read
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # Compiling takes most of a test's time. LLVM without optimisation, and XLA's older emitters of fusions in modules that

@@ -67,7 +67,7 @@ def _in_order(found: Found, said: str, workdir: Path) -> None:
 
 def training(scene: Scene, draw: Random, number: int) -> Found:
     """SIGKILL at random moments from the start to the end of a run."""
-    seconds = max(reference.seconds for reference in scene.references.values())
+    seconds = min(reference.seconds for reference in scene.references.values())
     return _killed_often(scene, draw, number, seconds, at_checkpoint=False, soft=False)
 
 
@@ -78,7 +78,7 @@ def checkpoint_writing(scene: Scene, draw: Random, number: int) -> Found:
 
 def sigterm(scene: Scene, draw: Random, number: int) -> Found:
     """SIGTERM, and SIGKILL up to 1.5 s later."""
-    seconds = max(reference.seconds for reference in scene.references.values())
+    seconds = min(reference.seconds for reference in scene.references.values())
     return _killed_often(scene, draw, number, seconds, at_checkpoint=False, soft=True)
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,36 @@ from pathlib import Path
 from typing import Any, Literal
 
 from configs.errors import UserError
+
+
+def private(folder: Path, what: str) -> Path:
+    """Returns a folder that its user alone may enter, made if need be; for files that are executed when they are read.
+
+    Raises:
+        UserError: it exists and is not so; `what` names what lies there.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = folder.stat()
+    if hasattr(os, "getuid") and status.st_uid != os.getuid():
+        raise UserError(f"{folder}: {what} must be its user's own; this folder belongs to user {status.st_uid}")
+    mode = stat.S_IMODE(status.st_mode)
+    if hasattr(os, "getuid") and mode & 0o077:
+        raise UserError(
+            f"{folder}: {what} must be open to its user alone (mode 0700, is {mode:04o}): chmod 700 {folder}"
+        )
+    return folder
+
+
+def own(folder: Path, *names: str) -> None:
+    """Makes sure that what is written below a folder stays there.
+
+    Raises:
+        UserError: one of `names` in it is a link that leads out of it.
+    """
+    for name in names:
+        path = folder / name
+        if path.is_symlink() and folder.resolve() not in path.resolve().parents:
+            raise UserError(f"{path}: is a link to {path.resolve()}, outside; nothing is written through it")
 
 
 @contextmanager

@@ -84,14 +84,18 @@ class Place:
                 with suppress(OSError):  # it holds something else
                     folder.rmdir()
 
+    def gone(self) -> str:
+        """Returns what to say where it was removed, moved or unmounted; empty where it is still there."""
+        if self.known is None or self._now() == self.known:
+            return ""
+        told = "vanished while training in it (removed, moved or unmounted); nothing more is written; bring it back"
+        return f"{self.file.parent}: {told}, {AGAIN}"
+
     def check(self) -> None:
         """Makes sure that it is still there, since whatever writes next would make the folder anew.
 
         Raises:
-            Vanished: it was removed, moved or unmounted.
+            Vanished: it is not.
         """
-        if self.known is not None and self._now() != self.known:
-            raise Vanished(
-                f"{self.file.parent}: vanished while training in it (removed, moved or unmounted); nothing more is "
-                f"written; bring it back, {AGAIN}"
-            )
+        if told := self.gone():
+            raise Vanished(told)

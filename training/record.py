@@ -14,6 +14,7 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from configs import redaction
 from models import counting, kernels
 from models.platform import current
 from training import mesh as meshes
@@ -117,4 +118,4 @@ class Record:
         """Sets fields and writes the file."""
         self.values |= values | {"updated": now()}
         if self.writes:
-            write_json(self.path, self.values)
+            write_json(self.path, redaction.clean(self.values))

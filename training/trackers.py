@@ -6,7 +6,6 @@ files of the run directory are the record, a tracker is a view of them.
 
 import json
 import os
-import re
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,10 +15,10 @@ from ml_collections import ConfigDict
 
 from configs import fields
 from configs.errors import UserError
+from configs.redaction import redacted
 from training.files import read_json, write_json
 
 WATCHED = ("train_loss", "val_loss")  # the metrics that TensorBoard's table of hyperparameters shows
-_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 
 
 class Tracker(Protocol):
@@ -44,14 +43,6 @@ def opened(config: ConfigDict, workdir: Path, resume_step: int) -> list[Tracker]
     if config.tracker == "wandb":
         found.append(WandB(config, workdir))
     return found
-
-
-def redacted(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """Returns text in which the values of variables such as WANDB_API_KEY are replaced by the variables' names."""
-    for name, value in (os.environ if environment is None else environment).items():
-        if len(value) >= 8 and _SECRET.search(name):
-            text = text.replace(value, f"[{name}]")
-    return text
 
 
 class Guarded:

@@ -24,11 +24,12 @@ from training import run as runs
 from training.budget import Budget, Spent
 from training.checkpoint import Checkpoints, saved
 from training.compilation import enable_cache
-from training.files import read_json, write_json
+from training.files import own, read_json, write_json
 from training.holding import Place, exclusive, stop_signals
 from training.metrics import Console, MetricsLog, NoLog
 from training.rng import root_key
 
+FOLDERS = ("checkpoints", "damaged", "eval", "tensorboard", "tokenizer", "wandb")  # that are written into
 # Fields that change what is written beside a run, not the run; they may differ when a run is continued.
 FREE = ("name", "tracker", "mesh.", "log.", "eval.", "checkpoint.", "data.cache_dir", "data.workers", "data.prefetch")
 
@@ -105,7 +106,7 @@ class _Training:
             self._end("failed", str(error))
             raise
         except BaseException as error:
-            told = failures.explained(error, self.workdir)
+            told = self._told(error)
             self._end("failed", told or f"{type(error).__name__}: {error}".splitlines()[0])
             if told:
                 raise UserError(told) from error
@@ -116,6 +117,7 @@ class _Training:
 
     def _ready(self) -> dict[str, Any] | None:
         """Prepares; returns run.json if there is nothing left to do."""
+        own(self.workdir, *FOLDERS)
         finished = self._finished() if self.main else None
         if finished is None:
             self._prepare()
@@ -380,12 +382,15 @@ class _Training:
             self.place.check()
             self.record.update(
                 status=status,
-                error=error and trackers.redacted(error),
+                error=error,
                 wall_time=self._wall_time(),
                 step=self.spent.steps,
                 tokens=self.spent.tokens,
                 flops=self.spent.flops,
             )
+
+    def _told(self, error: BaseException) -> str | None:
+        return self.place.gone() or failures.explained(error, self.workdir)
 
     @contextmanager
     def _failing_again(self, status: str) -> Iterator[None]:
@@ -394,6 +399,10 @@ class _Training:
         except Exception as error:
             if status == "failed":
                 return
-            told = failures.explained(error, self.workdir) or f"{type(error).__name__}: {error}".splitlines()[0]
+            told = (
+                self.place.gone()
+                or failures.explained(error, self.workdir)
+                or f"{type(error).__name__}: {error}".splitlines()[0]
+            )
             self._end("failed", told)
             raise UserError(told) from error

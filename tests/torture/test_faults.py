@@ -72,6 +72,17 @@ def test_a_directory_that_vanishes_is_not_made_anew(make_tiny, half, whole, monk
         assert trainer.train(make_tiny(), half, quiet=True)["status"] == "done" and trace(half) == trace(whole)
 
 
+def test_whatever_fails_first_where_a_directory_vanished_it_is_told_that_it_did(make_tiny, half, monkeypatch) -> None:
+    def write(self, line) -> None:
+        half.rename(half.with_name("away"))
+        raise ValueError("NOT_FOUND: what TensorStore says")
+
+    monkeypatch.setattr(trainer.MetricsLog, "write", write)
+    with pytest.raises(UserError, match="vanished while training in it"):
+        trainer.train(make_tiny(), half, quiet=True)
+    assert not half.exists()
+
+
 def test_a_lost_device_ends_the_run_as_failed_with_the_reason(make_tiny, half, whole, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(step, "compiled", step.compiled)  # so that it is put back

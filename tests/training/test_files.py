@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from configs.errors import UserError
-from training import compilation, files
+from training import files
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path) -> None:
@@ -53,11 +53,3 @@ def test_bad_json_is_named(tmp_path) -> None:
         files.read_json(tmp_path / "a.json")
     with pytest.raises(UserError, match="no such file"):
         files.read_json(tmp_path / "b.json")
-
-
-def test_a_compilation_cache_that_others_may_write_is_refused(tmp_path) -> None:
-    folder = compilation.private(tmp_path / "mine")
-    assert folder.stat().st_mode & 0o777 == 0o700
-    folder.chmod(0o777)
-    with pytest.raises(UserError, match="chmod 700"):
-        compilation.private(folder)

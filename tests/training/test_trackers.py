@@ -10,6 +10,7 @@ import pytest
 
 from configs import cli, fields, validate
 from configs.errors import ConfigError, UserError
+from configs.redaction import redacted
 from training import trackers
 from training.files import read_json, read_lines
 from training.metrics import MetricsLog
@@ -171,7 +172,7 @@ def test_a_tracker_that_fails_is_told_once_and_the_lines_go_on(tmp_path, monkeyp
 
 def test_only_values_of_secret_variables_are_redacted() -> None:
     environment = {"HF_TOKEN": "abcdefgh12", "EMPTY_KEY": "", "SHORT_KEY": "a", "PATH": "abcdefgh12/bin"}
-    assert trackers.redacted("a abcdefgh12 b /bin", environment) == "a [HF_TOKEN] b /bin"
+    assert redacted("a abcdefgh12 b /bin", environment) == "a [HF_TOKEN] b /bin"
 
 
 def test_an_unknown_tracker_is_refused_and_another_tracker_is_the_same_run(tiny) -> None:
