@@ -32,7 +32,11 @@ def main(argv: list[str]) -> int:
     distributed.initialise()
     from training.trainer import train
 
-    result = train(config, arguments.workdir, quiet=arguments.quiet)
+    try:
+        result = train(config, arguments.workdir, quiet=arguments.quiet)
+    except Exception as error:
+        distributed.end_with(error)
+        raise
     loss = result["val_loss"]
     if not distributed.main():
         return EXIT[result["status"]]

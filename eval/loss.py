@@ -13,6 +13,7 @@ from eval.progress import Silent
 from eval.retrieval import make
 from eval.tally import Tally, bits_per_byte, scale_interval
 from eval.variants import Variant, at_training_length, rows_at, variants
+from training import mesh as meshes
 from training.run import Run, open_data
 
 Batches = Iterable[Mapping[str, np.ndarray]]  # tokens, targets, weights; maybe positions, segments, each [B, T]
@@ -50,7 +51,7 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     A run that does not train on text is scored on the answers of held-out rows of its main task ("source": "mqar", or
     the name of another).
     """
-    source = source_of(run)
+    source, devices = source_of(run), 1 if run.mesh is None else run.mesh.size
     batches, count, size = source.whole()
     tally = _tallied(run, at_training_length(run.config), progress.track("loss", batches, count))
     interval = tally.interval(run.config.eval.bootstrap)
@@ -65,7 +66,7 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
         "bytes": size,
         "by_position": tally.by_position(),
         "by_length": list(_by_length(run, source, progress)),
-        "settings": {"block_tokens": stats.BLOCK_TOKENS, "confidence": stats.CONFIDENCE},
+        "settings": {"block_tokens": stats.BLOCK_TOKENS, "confidence": stats.CONFIDENCE, "devices": devices},
     }
 
 
@@ -108,9 +109,9 @@ def _figures(tally: Tally, resamples: int) -> dict[str, Any]:
 
 
 def _tallied(run: Run, variant: Variant, batches: Batches) -> Tally:
-    tally = Tally(variant.length)
+    tally, rules = Tally(variant.length), meshes.rules_of(run.config, run.mesh)
     for batch in batches:
-        losses, _ = scoring.score(variant.model, run.params, batch)
+        losses, _ = scoring.score(variant.model, run.params, batch, rules)
         tally.add(losses, batch["weights"], batch.get("positions"))
     return tally
 

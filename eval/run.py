@@ -39,6 +39,7 @@ def evaluate(
     evals: Sequence[str] = DEFAULT,
     settings: Mapping[str, Any] | None = None,
     progress: Silent | None = None,
+    context: int = 1,
 ) -> dict[str, dict[str, Any]]:
     """Runs evaluations on a run's newest checkpoint and writes each to WORKDIR/eval/NAME.json as it ends.
 
@@ -47,6 +48,7 @@ def evaluate(
       evals: names of EVALUATIONS.
       settings: changes of config.eval, dotted: {"retrieval.task": "mqar"}.
       progress: whom to tell; None: nobody.
+      context: devices that the tokens of each row are divided over; the loss alone is evaluated so.
 
     Returns:
       {name: what was written}.
@@ -58,12 +60,15 @@ def evaluate(
         if name not in EVALUATIONS:
             allowed = f"must be of {', '.join(EVALUATIONS)}{nearest(name, EVALUATIONS)}"
             raise UserError(f"--evals: {name!r} is no evaluation; {allowed}")
+    if context != 1 and set(evals) != {"loss"}:
+        raise UserError(f"--config.mesh.context={context}: only the loss is evaluated over devices; set --evals=loss")
     progress = Silent() if progress is None else progress
     changes = {f"eval.{name}": value for name, value in (settings or {}).items()}
     config = runs.load_config(workdir)
     cli.apply(config, changes)
     check(config)  # before any device work
     run = _served(dataclasses.replace(runs.load(workdir), config=config))
+    run = runs.over_context(run, context)
     written = {}
     for name in dict.fromkeys(evals):
         written[name] = _one(run, name, progress)
@@ -125,14 +130,18 @@ def main(argv: Sequence[str]) -> int:
         default=",".join(DEFAULT),
         help=f"comma-separated, of: {', '.join(EVALUATIONS)} (the default: %(default)s)",
     )
-    parser.epilog = "--config.eval.x=v changes a setting of configs/base.py's `eval` for this evaluation."
+    parser.epilog = (
+        "--config.eval.x=v changes a setting of configs/base.py's `eval` for this evaluation. "
+        "--config.mesh.context=N evaluates the loss with each row's tokens divided over N devices."
+    )
     given = parser.parse_args(rest)
+    context = overrides.pop("mesh.context", 1)
     settings = eval_settings(overrides)
     names = [name.strip() for name in given.evals.split(",") if name.strip()]
     if not names:
         raise UserError(f"--evals: names no evaluation; must be of {', '.join(EVALUATIONS)}")
     compilation.enable_cache()
-    found = evaluate(given.workdir, names, settings, Told())
+    found = evaluate(given.workdir, names, settings, Told(), context)
     return 0 if all(result.get("passed", True) for result in found.values()) else 1
 
 

@@ -13,8 +13,10 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from configs import validate
-from models import Transformer, decode
+from configs.errors import UserError
+from models import Transformer, axes, decode
 from models.positions import stretched
+from training import mesh as meshes
 from training.loss import token_losses
 
 LOGITS = 2**24  # logits held at once (64 MB in float32); longer batches are scored in pieces along the row
@@ -53,12 +55,22 @@ def function_key(model_config: ConfigDict, length: int) -> tuple[Any, ...]:
     return (length, json.dumps(validate.to_dict(config), sort_keys=True), *numbers)
 
 
-@functools.partial(jax.jit, static_argnames=("graph", "vocab_size"))
-def _score(graph: Any, params: Any, batch: dict[str, Array], vocab_size: int, frequencies: Any) -> tuple[Array, Array]:
+@functools.partial(jax.jit, static_argnames=("graph", "vocab_size", "rules"))
+def _score(
+    graph: Any, params: Any, batch: dict[str, Array], vocab_size: int, frequencies: Any, rules: axes.Rules | None
+) -> tuple[Array, Array]:
     model = nnx.merge(graph, params)
     stretched.apply(model, frequencies)
-    hidden_BTD = model.hidden(batch["tokens"], batch.get("positions"), batch.get("segments"))
-    return token_scores(model, hidden_BTD, batch["targets"], vocab_size)
+    with axes.following(rules):
+        hidden_BTD = model.hidden(batch["tokens"], batch.get("positions"), batch.get("segments"))
+        parts = axes.shards("length")
+        if parts == 1:
+            return token_scores(model, hidden_BTD, batch["targets"], vocab_size)
+        # Each device makes the logits of its own part of the rows, in pieces of their own.
+        given = (x.reshape(x.shape[0], parts, -1, *x.shape[2:]) for x in (hidden_BTD, batch["targets"]))
+        hidden, targets = (axes.constrain(x, "batch", "length", *[None] * (x.ndim - 2)) for x in given)
+        by_part = jax.vmap(lambda h, t: token_scores(model, h, t, vocab_size), in_axes=1, out_axes=1)
+        return jax.tree.map(lambda x: x.reshape(batch["targets"].shape), by_part(hidden, targets))
 
 
 def token_scores(model: Transformer, hidden_BTD: Array, targets_BT: Array, vocab_size: int) -> tuple[Array, Array]:
@@ -70,21 +82,31 @@ def token_scores(model: Transformer, hidden_BTD: Array, targets_BT: Array, vocab
     return _in_pieces(model, hidden_BTD, targets_BT, size)
 
 
-def score(model_config: ConfigDict, params: Any, batch: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def score(
+    model_config: ConfigDict, params: Any, batch: Mapping[str, np.ndarray], rules: axes.Rules | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Scores a batch.
 
     Args:
       model_config: resolved config.model.
       params: parameters of that model.
       batch: tokens, targets int32 [B, T]; maybe positions, segments int32 [B, T].
+      rules: how arrays lie on a mesh; None: on one device.
 
     Returns:
       (losses float32 [B, T] in nats, argmax of the logits int32 [B, T]).
+
+    Raises:
+      UserError: the devices along the rows do not divide them.
     """
     wanted = {name: batch[name] for name in ("tokens", "targets", "positions", "segments") if name in batch}
     length = None if "segments" in wanted else wanted["tokens"].shape[1]
     config, frequencies = stretched.share(model_config, length)
-    found = _score(graphdef(config), params, wanted, model_config.vocab_size, frequencies)
+    parts = 1 if rules is None else rules.shards("length")
+    if wanted["tokens"].shape[1] % parts:
+        raise UserError(f"mesh.context = {parts}: must divide every length evaluated, {wanted['tokens'].shape[1]} too")
+    laid = meshes.whole_batch(rules, wanted)
+    found = _score(graphdef(config), params, laid, model_config.vocab_size, frequencies, rules)
     return np.asarray(found[0]), np.asarray(found[1])
 
 

@@ -18,8 +18,10 @@ OPTIONS = {
     "account": (("slurm",), "NAME", "the account that is charged"),
     "time": (("slurm",), "LIMIT", "a job's time limit (4:00:00); a run that comes to it is saved and queued again"),
     "sbatch": (("slurm",), "OPTION=VALUE", "any other option of sbatch, such as qos=high; may be given several times"),
-    "cpus": (("slurm", "ray"), "N", "processors a run"),
-    "gpus": (("slurm", "ray"), "N", "GPUs a run"),
+    "ntasks": (("slurm", "ray"), "N", "processes that train a run together, over config.mesh (docs/devices.md)"),
+    "nodes": (("slurm",), "N", "nodes that a run's processes are spread over"),
+    "cpus": (("slurm", "ray"), "N", "processors a run; with --ntasks, each of its processes"),
+    "gpus": (("slurm", "ray"), "N", "GPUs a run; with --ntasks, on each node"),
     "memory": (("slurm", "ray"), "SIZE", "memory a run, such as 16G"),
     "address": (("ray",), "HOST:PORT", "the Ray cluster; auto: the one of this machine; unset: one is started here"),
     "resource": (("ray",), "NAME=AMOUNT", "any other resource of a run; may be given several times"),
@@ -85,12 +87,17 @@ class Where:
         cpus, gpus = _count(self.options, "cpus"), _count(self.options, "gpus")
         # Runs on processors may share a machine with others, a device belongs to one run.
         exclusive = not gpus and workers != 1
+        ntasks = _count(self.options, "ntasks") or 1
         if self.launcher == "slurm":
             from sweeps import slurm
 
+            nodes = _count(self.options, "nodes") or 1
+            if ntasks % nodes:
+                raise UserError(f"--ntasks={ntasks}: must be a multiple of --nodes={nodes}")
             asked = slurm.Options(
                 partition=self.options.get("partition"), account=self.options.get("account"),
-                time=self.options.get("time"), cpus=cpus, gpus=gpus, memory=self.options.get("memory"),
+                time=self.options.get("time"), cpus=cpus, gpus=gpus, ntasks=ntasks, nodes=nodes,
+                memory=self.options.get("memory"),
                 extra=_pairs(self.options, "sbatch"),
             )  # fmt: skip
             return slurm.SlurmEngine(directory, asked, workers), "queued on Slurm", exclusive
@@ -98,7 +105,7 @@ class Where:
 
         amounts = {name: _amount(name, text) for name, text in _pairs(self.options, "resource").items()}
         memory = _bytes(self.options["memory"]) if "memory" in self.options else None
-        wanted = ray.Options(self.options.get("address"), cpus or 1, gpus or 0, memory, amounts)
+        wanted = ray.Options(self.options.get("address"), cpus or 1, gpus or 0, memory, amounts, ntasks)
         return ray.RayEngine(directory, wanted, workers), "handed to Ray", exclusive
 
 
@@ -106,8 +113,8 @@ def _count(options: dict[str, Any], name: str) -> int | None:
     text = options.get(name)
     if text is None:
         return None
-    if not str(text).isdigit() or (name == "cpus" and int(text) < 1):
-        raise UserError(f"--{name}={text}: must be a whole number, {1 if name == 'cpus' else 0} or more")
+    if not str(text).isdigit() or (name != "gpus" and int(text) < 1):
+        raise UserError(f"--{name}={text}: must be a whole number, {0 if name == 'gpus' else 1} or more")
     return int(text)
 
 

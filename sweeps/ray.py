@@ -5,20 +5,23 @@ launcher that is gone; the runs go on from their checkpoints with the next one. 
 system that all nodes share.
 """
 
+import functools
 import logging
 import os
+import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from configs import cli
 from configs.errors import UserError
-from sweeps import state
+from sweeps import state, together
 from sweeps.local import Ended
 from sweeps.places import THREADS, cores
-from sweeps.worker import Job, Outcome, logged
+from sweeps.worker import Job, Outcome, logged, redirect
+from training.distributed import ADDRESS, INDEX, NUMBER
 
 MOST = 1000  # tasks handed to Ray at once
 MARKS = "ray"  # in the sweep's private folder: a file for each task that has begun
@@ -26,13 +29,14 @@ MARKS = "ray"  # in the sweep's private folder: a file for each task that has be
 
 @dataclass(frozen=True)
 class Options:
-    """What a run asks of Ray, and the cluster: None starts one here, `auto` takes the one of this machine."""
+    """What each process of a run asks of Ray, and the cluster: None starts one, `auto` takes that of this machine."""
 
     address: str | None = None
     cpus: float = 1
     gpus: float = 0
     memory: int | None = None  # bytes
     resources: Mapping[str, float] = field(default_factory=dict)
+    ntasks: int = 1  # processes that train a run together
 
 
 class RayEngine:
@@ -62,14 +66,17 @@ class RayEngine:
             ray.shutdown()
             raise
         threads = str(max(1, int(options.cpus)))
-        self.remote = ray.remote(
+        self.remote = functools.partial(
+            ray.remote,
             num_cpus=options.cpus,
             num_gpus=options.gpus,
             memory=options.memory or 0,
             resources=dict(options.resources),
             max_retries=0,  # the launcher decides what is tried again
             runtime_env={"env_vars": dict.fromkeys(THREADS, threads) | {"PYTHONPATH": _path()}},
-        )(task)
+        )
+        self.ntasks, self.bundle = options.ntasks, _asked(options)
+        self.groups: dict[int, Any] = {}  # of runs of several processes: what they wait for together
         self.active: dict[int, tuple[Any, Job, Path]] = {}
         self.stopped = False
 
@@ -100,7 +107,17 @@ class RayEngine:
         """Hands a job to Ray."""
         mark = self.marks / f"{os.getpid()}-{place}"
         mark.unlink(missing_ok=True)
-        self.active[place] = (self.remote.remote(job, str(mark)), job, mark)
+        if self.ntasks == 1:
+            reference = self.remote()(task).remote(job, str(mark))
+        else:
+            from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+            group = self.ray.util.placement_group([self.bundle] * self.ntasks)
+            within = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
+            placed = functools.partial(self.remote, scheduling_strategy=within)
+            reference = placed()(lead).remote(job, str(mark), self.ntasks, placed()(follow))
+            self.groups[place] = group
+        self.active[place] = (reference, job, mark)
 
     def told(self, place: int) -> str:
         """Tells whether Ray has yet to begin the job."""
@@ -121,6 +138,8 @@ class RayEngine:
         reference, job, mark = self.active.pop(place)
         begun = mark.exists()
         mark.unlink(missing_ok=True)
+        if place in self.groups:
+            self.ray.util.remove_placement_group(self.groups.pop(place))
         errors = self.ray.exceptions
         try:
             return Ended(place, job, self.ray.get(reference))
@@ -159,6 +178,33 @@ def task(job: Job, mark: str) -> Outcome:
     return logged(job, Path(os.devnull))
 
 
+def lead(job: Job, mark: str, ntasks: int, others: Any) -> Outcome:
+    """Does one run in a Ray worker with others, which it calls: they find one another at this one's address."""
+    import ray
+    from ray.util import get_node_ip_address
+
+    Path(mark).touch()
+    with socket.socket() as found:
+        found.bind(("", 0))
+        address = f"{get_node_ip_address()}:{found.getsockname()[1]}"
+    shared = {"ABLAX_CLUSTER": "address", ADDRESS: address, NUMBER: str(ntasks)}
+    references = [others.remote(job, {**shared, INDEX: str(index)}) for index in range(1, ntasks)]
+    os.environ.update({**shared, INDEX: "0"})
+    try:
+        return logged(replace(job, train=together.TRAIN), Path(os.devnull))
+    finally:
+        for name in (*shared, INDEX):
+            os.environ.pop(name, None)
+        for reference in references:
+            ray.cancel(reference)
+
+
+def follow(job: Job, env: Mapping[str, str]) -> Outcome:
+    """Does the part of a process that is not the first."""
+    redirect(job.workdir / "log.txt")
+    return together.follow(job, env)
+
+
 def _path() -> str:
     """Returns PYTHONPATH for workers: the rooms are imported from the checkout."""
     before = os.environ.get("PYTHONPATH")
@@ -169,12 +215,18 @@ def _line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def _asked(options: Options) -> dict[str, float]:
+    """Returns the resources of each process of a run."""
+    asked = {"CPU": options.cpus, "GPU": options.gpus, "memory": options.memory or 0, **options.resources}
+    return {name: amount for name, amount in asked.items() if amount}
+
+
 def _refuse_impossible(ray: Any, options: Options) -> None:
     """Raises UserError where no node of the cluster could ever take a run: Ray would wait for one without end."""
-    asked = {"CPU": options.cpus, "GPU": options.gpus, "memory": options.memory or 0, **options.resources}
+    asked = _asked(options)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if not any(all(node.get(name, 0) >= amount for name, amount in asked.items() if amount) for node in nodes):
-        wanted = ", ".join(f"{name} {amount:g}" for name, amount in asked.items() if amount)
+    if not any(all(node.get(name, 0) >= amount for name, amount in asked.items()) for node in nodes):
+        wanted = ", ".join(f"{name} {amount:g}" for name, amount in asked.items())
         most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in asked}
         there = ", ".join(f"{name} {amount:g}" for name, amount in most.items())
         raise UserError(f"--launcher=ray: no node has what a run asks for ({wanted}); the most there is: {there}")

@@ -12,19 +12,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from configs import cli
 from configs.errors import UserError
-from sweeps import jobs, squeue, standing, state
+from sweeps import jobs, squeue, standing, state, together
 from sweeps.local import Ended
 from sweeps.places import THREADS
 from sweeps.squeue import Word
 from sweeps.standing import now
 from sweeps.worker import Job, Outcome, redirect, work
+from training.distributed import slurm_tasks
 from training.files import private
 
 MOST = 1000  # jobs that are queued at once, and in one array: Slurm's own default
@@ -43,6 +44,8 @@ class Options:
     time: str | None = None
     cpus: int | None = None
     gpus: int | None = None
+    ntasks: int = 1  # processes that train a run together
+    nodes: int = 1  # that they are spread over
     memory: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)  # any other option of sbatch
 
@@ -278,8 +281,8 @@ def _parameters(directory: Path, options: Options) -> dict[str, Any]:
         partition=options.partition,
         account=options.account,
         time=limit,  # None: the partition's own
-        nodes=1,
-        ntasks_per_node=1,
+        nodes=options.nodes,
+        ntasks_per_node=options.ntasks // options.nodes,
         cpus_per_task=options.cpus,
         gpus_per_node=options.gpus,
         mem=options.memory,
@@ -288,8 +291,12 @@ def _parameters(directory: Path, options: Options) -> dict[str, Any]:
         setup=[f'export PYTHONPATH="{cli.CHECKOUT}${{PYTHONPATH:+:$PYTHONPATH}}"'],
         stderr_to_stdout=True,
         additional_parameters=extra,
-        # Since 22.05, srun does not take this over from sbatch.
-        srun_args=[f"--cpus-per-task={options.cpus}"] if options.cpus else None,
+        srun_args=[
+            # Since 22.05, srun does not take this over from sbatch.
+            *([f"--cpus-per-task={options.cpus}"] if options.cpus else []),
+            # The first process evaluates when the others have nothing more to do.
+            *(["--wait=0"] if options.ntasks > 1 else []),
+        ],
     )
     return given
 
@@ -310,13 +317,17 @@ def task(job: Job) -> Outcome:
     submitits = os.dup(1), os.dup(2)  # its own log, which is not the run's
     redirect(job.workdir / "log.txt")
     before = standing.read(job.workdir).step
-    print(f"slurm job {_me()} on {os.environ.get('SLURMD_NODENAME', '?')}", flush=True)
-    outcome = work(job)
+    tasks, index = slurm_tasks(os.environ), int(os.environ.get("SLURM_PROCID", "0"))
+    which = f", process {index} of {tasks}" if tasks > 1 else ""
+    print(f"slurm job {_me()} on {os.environ.get('SLURMD_NODENAME', '?')}{which}", flush=True)
+    # Without others a run is trained in this process.
+    lead = replace(job, train=together.TRAIN) if tasks > 1 else job
+    outcome = together.follow(job) if index else work(lead)
     sys.stdout.flush()
     sys.stderr.flush()
     for number, descriptor in enumerate(submitits, start=1):
         os.dup2(descriptor, number)
-    if outcome.status == "preempted":
+    if outcome.status == "preempted" and index == 0:
         if noticed and standing.read(job.workdir).step > before:
             _requeue()
         elif not noticed:

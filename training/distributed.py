@@ -17,6 +17,8 @@ Ray sets none of these; `sweeps/ray.py` gives its tasks the first kind.
 import itertools
 import json
 import os
+import sys
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -117,6 +119,24 @@ def initialise() -> bool:
         except (RuntimeError, ValueError) as error:
             raise UserError(f"processes do not find one another ({kind}): {str(error).splitlines()[0]}") from error
     return jax.process_count() > 1
+
+
+def end_with(error: Exception) -> None:
+    """Ends this process of several at once with its error told: at a usual exit it would wait for the others.
+
+    They learn from JAX that it is gone, and end too. A process alone goes on.
+    """
+    import jax
+
+    if jax.process_count() == 1:
+        return
+    if isinstance(error, UserError):
+        print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
+    else:
+        traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(2 if isinstance(error, UserError) else 1)
 
 
 def main() -> bool:

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from configs import fields, tasks
 from configs.errors import UserError
 from data import corpora, tokenizers
+from training import mesh as meshes
 from training import step as steps
 from training.checkpoint import Checkpoints, newest
 from training.files import read_json
@@ -24,6 +27,7 @@ class Run:
         graphdef: the NNX graph; `nnx.merge(graphdef, params)` is the model.
         params: float32 parameters of `step`.
         tokenizer: the run's own, or None where it read no text.
+        mesh: devices that it is evaluated on together, parameters on each of them; None: one device.
     """
 
     workdir: Path
@@ -32,6 +36,7 @@ class Run:
     params: Any
     tokenizer: Any
     step: int
+    mesh: Mesh | None = None
 
     def with_model(self, model: ConfigDict) -> "Run":
         """Returns the run with another model config over the same parameters (another RoPE scaling, say)."""
@@ -71,6 +76,22 @@ def load(workdir: str | Path, step: int | None = None) -> Run:
     finally:
         checkpoints.close()
     return Run(workdir, config, shapes.graphdef, params, load_tokenizer(workdir), step)
+
+
+def over_context(run: Run, devices: int) -> Run:
+    """Returns the run on a mesh that divides the tokens of long rows over devices.
+
+    Raises:
+        ConfigError: there are not so many devices here.
+    """
+    if devices == 1:
+        return run
+    config = fields.from_dict(fields.to_dict(run.config))
+    config.mesh.update({"data": 1, "fsdp": 1, "tensor": 1, "context": devices})
+    mesh = meshes.mesh_of(config)
+    rules = meshes.rules_of(config, mesh)
+    assert rules is not None
+    return dataclasses.replace(run, mesh=mesh, params=jax.device_put(run.params, meshes.whole(rules)))
 
 
 def load_tokenizer(workdir: str | Path) -> Any:

@@ -1,5 +1,6 @@
 """The Ray launcher against a real Ray on this machine."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -85,3 +86,15 @@ def test_no_cluster_that_answers_is_refused(tmp_path):
     with pytest.raises(UserError, match="--address=nonsense"):
         run(tmp_path, sweep_of(tmp_path, ["a"]), address="nonsense")
     assert not fakes.calls(tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_two_tasks_train_one_run_together(tmp_path):
+    from tests.sweeps.test_slurm_together import SWEEP as TOGETHER
+
+    (tmp_path / "sweep.py").write_text(TOGETHER.format(steps=40.0))
+    where = engines.Where("ray", {"ntasks": "2"})
+    assert launch.launch(expand.load(tmp_path / "sweep.py"), tmp_path / "out", where=where).code == 0
+    told = json.loads((tmp_path / "out/runs/two/seed0/run.json").read_text())
+    assert (told["status"], told["processes"], told["mesh"]["data"], told["step"]) == ("done", 2, 2, 40)
+    assert (tmp_path / "out/runs/two/seed0/eval/loss.json").exists()

@@ -3,7 +3,9 @@
 FOLDER holds the run `one`, saved on a single device. Writes the run `four` and results.json.
 """
 
+import contextlib
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import models
+from models import axes, kernels
+from models.positions import build as build_scheme
 from tests.models.common import as_dict, build, tiny, tokens
 from training.checkpoint import Checkpoints
+from training.mesh import TABLE
 
 
 def trees() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -90,6 +95,63 @@ def errors_of_few_kv_heads(mesh: Mesh, groups: int) -> dict[str, float]:
     return {name: float(np.abs(found[name] - x).max() / np.abs(x).max()) for name, x in whole.items()}
 
 
+def attention(core: str, groups: int, position: str, *, packed: bool, rules: axes.Rules | None) -> dict[str, Any]:
+    """Returns output and gradients of one attention call on `rules`, and the collectives of its program by name."""
+    draw = np.random.default_rng(1).standard_normal
+    B, T, H, K = 4, 160, 4, 8
+    q, k, v, target = (draw((B, T, n, K)).astype(np.float32) for n in (H, groups, groups, H))
+    segments = np.repeat([[1, 2, 3, 0]], 40, axis=1) if packed else None
+    places = {}
+    if packed:
+        segments = np.concatenate([segments, np.full((3, T), 1)]).astype(np.int32)
+        places = {"q_segments": jnp.asarray(segments), "kv_segments": jnp.asarray(segments)}
+    config = tiny(num_heads=H, num_kv_heads=H, head_dim=K, position__kind=position)
+    scheme = build_scheme(config, position, rngs=nnx.Rngs(0))
+    graph, state = nnx.split(scheme) if isinstance(scheme, nnx.Module) else (None, {})
+
+    def loss(q: Any, k: Any, v: Any, state: Any) -> Any:
+        made = scheme if graph is None else nnx.merge(graph, state)
+        with axes.following(rules):
+            out = kernels.attend(q, k, v, bias=made.bias(), kernel=core, **places)
+            return jnp.sum(out * target), out
+
+    gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3), has_aux=True))
+    arguments = [q, k, v, state]
+    if rules is not None:
+        names = [("batch", None, "heads" if x.shape[2] % 2 == 0 else None, None) for x in (q, k, v)]
+        arguments = [jax.device_put(x, rules.sharding(n, x.shape)) for x, n in zip((q, k, v), names, strict=True)]
+        arguments.append(jax.device_put(state, NamedSharding(rules.mesh, P())))
+    program = gradient.lower(*arguments).compile()
+    (_, out), grads = program(*arguments)
+    found = [np.asarray(x) for x in (out, *jax.tree.leaves(grads))]
+    return {
+        "found": found,
+        "collectives": re.findall(r"= \S+ (all-[a-z]+|reduce-scatter|collective-permute)", program.as_text()),
+    }
+
+
+CALLS = {
+    "blocked, one KV head, packed, a bias that learns": ("blocked", 1, "t5", True),
+    "splash, one KV head, packed": ("splash", 1, "none", True),
+    "flash, a bias by heads": ("flash", 2, "alibi", False),
+}
+
+
+def attention_on_a_mesh() -> dict[str, Any]:
+    """Returns for each of CALLS the largest error beside one device, and what the devices send one another."""
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 1, 1, 2), ("data", "fsdp", "context", "tensor"))
+    rules = axes.Rules(mesh, tuple(TABLE.items()))
+    results = {}
+    for name, (core, groups, position, packed) in CALLS.items():
+        with kernels.interpreting() if core in ("splash", "flash") else contextlib.nullcontext():
+            one = attention(core, groups, position, packed=packed, rules=None)
+            four = attention(core, groups, position, packed=packed, rules=rules)
+        pairs = zip(four["found"], one["found"], strict=True)
+        apart = max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-9)) for a, b in pairs)
+        results[name] = {"apart": apart, "collectives": four["collectives"]}
+    return results
+
+
 def main() -> None:
     """Runs everything once: starting a process takes longer than what it does."""
     folder, mesh = Path(sys.argv[1]), Mesh(np.array(jax.devices()), "device")
@@ -97,6 +159,7 @@ def main() -> None:
     results = {
         "restored": restored(folder / "one", mesh),
         "errors": {groups: errors_of_few_kv_heads(mesh, groups) for groups in (1, 2)},
+        "attention": attention_on_a_mesh(),
     }
     save(folder / "four", mesh)
     (folder / "results.json").write_text(json.dumps(results))

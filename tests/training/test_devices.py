@@ -66,3 +66,11 @@ def test_gradients_of_fewer_kv_heads_than_devices_are_summed(results: dict[str, 
     errors = results["errors"][str(groups)]
     assert {name.split(".")[-2] for name in errors if "attention." in name} == {"query", "key", "value", "out"}
     assert max(errors.values()) < 1e-5, errors
+
+
+def test_attention_runs_on_each_devices_own_rows_and_heads_and_sends_nothing(results: dict[str, Any]) -> None:
+    """Rows over two devices, heads over two: the only sums are the loss's and those of what all devices share."""
+    for name, found in results["attention"].items():
+        assert found["apart"] < 1e-6, (name, found)
+        assert set(found["collectives"]) <= {"all-reduce"} and len(found["collectives"]) <= 4, (name, found)
+    assert len(results["attention"]) == 3

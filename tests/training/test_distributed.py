@@ -1,0 +1,59 @@
+"""How processes know of one another: what the environment says, and what is missing in it."""
+
+import pytest
+
+from configs.errors import UserError
+from training import distributed
+
+ADDRESS = {"JAX_COORDINATOR_ADDRESS": "node1:1234", "JAX_NUM_PROCESSES": "4"}
+SRUN = {"SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_NUM_TASKS": "2"}
+
+
+@pytest.mark.parametrize("env, wanted", [
+    ({}, "none"),
+    (SRUN, "slurm"),
+    (SRUN | {"SLURM_STEP_NUM_TASKS": "1"}, "none"),
+    (SRUN | ADDRESS, "address"),
+    (SRUN | {"ABLAX_CLUSTER": "none"}, "none"),
+    ({"OMPI_COMM_WORLD_SIZE": "2"}, "ompi"),
+    ({"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "0"}, "tpu"),
+    ({"TPU_WORKER_HOSTNAMES": "localhost"}, "none"),
+    ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1", "JOBSET_NAME": "x"}, "k8s"),
+    ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "none"),
+    ({"ABLAX_CLUSTER": "tpu"}, "tpu"),
+])  # fmt: skip
+def test_who_started_the_processes(env, wanted):
+    assert distributed.kind_of(env) == wanted
+
+
+def test_an_address_is_taken_as_it_is_given():
+    found = distributed.arguments("address", ADDRESS | {"JAX_PROCESS_ID": "3"})
+    assert found == {
+        "coordinator_address": "node1:1234", "num_processes": 4, "process_id": 3,
+        "cluster_detection_method": "deactivate",
+    }  # fmt: skip
+    # A Kubernetes Indexed Job numbers its pods itself.
+    assert distributed.arguments("address", ADDRESS | {"JOB_COMPLETION_INDEX": "2"})["process_id"] == 2
+
+
+@pytest.mark.parametrize("env, wanted", [
+    (ADDRESS, "JAX_PROCESS_ID=: with JAX_COORDINATOR_ADDRESS=node1:1234 it must be a whole number"),
+    (ADDRESS | {"JAX_PROCESS_ID": "4"}, "JAX_PROCESS_ID=4: must be below JAX_NUM_PROCESSES=4"),
+    (ADDRESS | {"JAX_PROCESS_ID": "0", "JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES=two: "),
+    (ADDRESS | {"JAX_PROCESS_ID": "0", "JAX_COORDINATOR_ADDRESS": "node1"}, "JAX_COORDINATOR_ADDRESS=node1: must be"),
+])  # fmt: skip
+def test_what_is_missing_is_told_in_a_line(env, wanted):
+    with pytest.raises(UserError) as told:
+        distributed.arguments("address", env)
+    assert str(told.value).startswith(wanted) and "\n" not in str(told.value)
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(UserError, match="ABLAX_CLUSTER=mpi: must be auto, address"):
+        distributed.kind_of({"ABLAX_CLUSTER": "mpi"})
+
+
+def test_alone_everything_is_agreed_at_once():
+    assert distributed.agreed(lambda: {"a": 1}) == {"a": 1} and distributed.main()
+    stopping = distributed.Stopping()
+    assert stopping([]) == 0 and stopping([15]) == 15
