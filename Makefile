@@ -4,6 +4,7 @@
 #   make test-all  the slower checks too
 #   make setup     only the environment; a second call does nothing
 #   make torture   faults put into real runs for MINUTES (30), by SEED (0); fails where a result is lost or differs
+#   make audit     the pinned dependencies against a list of known vulnerabilities (pypi, or SERVICE=osv); asks the network
 #   make bench     our speed beside transformers' and plain JAX's (minutes, and a download the first time)
 #   make bench-hf  checkpoints of transformers against ours, in an environment of its own (minutes, and a download)
 #   make lock      resolve constraints.txt again from pyproject.toml
@@ -14,12 +15,13 @@ DEMO ?= runs/demo
 BENCH ?=
 MINUTES ?= 30
 SEED ?= 0
+SERVICE ?= pypi
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(EXTRAS)
 ROOMS := configs models data training eval convert sweeps report bench torture train.py
 
-.PHONY: demo test test-all check torture setup bench bench-hf lock clean
+.PHONY: demo test test-all check torture audit setup bench bench-hf lock clean
 
 demo: $(STAMP)
 	$(BIN)/python -m sweeps.launch --sweep=configs/sweeps/demo.py --out=$(DEMO)
@@ -37,6 +39,12 @@ check: $(STAMP)
 
 torture: $(STAMP)
 	$(BIN)/python -m torture --minutes=$(MINUTES) --seed=$(SEED)
+
+# --strict: a dependency that the service does not answer for is a failure, not one that is left out.
+audit: $(STAMP)
+	test -x $(VENV)/audit/bin/pip-audit || { $(PYTHON) -m venv $(VENV)/audit && $(VENV)/audit/bin/python -m pip install --quiet pip-audit; }
+	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner=off --vulnerability-service=$(SERVICE) --requirement constraints.txt || \
+		{ echo "make audit: a vulnerability was found, or $(SERVICE) could not be asked about every dependency (see above)" >&2; exit 1; }
 
 setup: $(STAMP)
 
