@@ -160,7 +160,7 @@ def _generate(
 ) -> Array:
     model = nnx.merge(graphdef, narrowed(params, graphdef))
     stretched.apply(model, frequencies)
-    layers = model.layers()
+    layers, table_DV = model.layers(), model.output_table()
     rows, length = tokens.shape
     positions = None if mask is None else jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
     at = jnp.full((rows,), length, jnp.int32) if positions is None else positions[:, -1] + 1
@@ -175,7 +175,7 @@ def _generate(
     def advance(carry: tuple[Array, Array, KVCache], index: Array) -> tuple[tuple[Array, Array, KVCache], Array]:
         token, at, cache = carry
         hidden, cache = model.hidden(token[:, None], at[:, None], cache=cache, layers=layers)
-        token = pick(model.logits(hidden[:, 0]), index)
+        token = pick(model.logits(hidden[:, 0], table_DV), index)
         return (token, at + 1, cache), token
 
     capacities = _capacities(length, max_new, model.layout.windows)

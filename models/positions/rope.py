@@ -1,8 +1,10 @@
 """Rotary positions (RoPE, Su et al., arXiv 2104.09864), whole or partial, in both pairings."""
 
 import dataclasses
+import functools
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -67,7 +69,16 @@ class Rope(Scheme):
 
 
 def turn(x: Array, cos: Array, sin: Array, pairing: str) -> Array:
-    """Turns the first 2 * cos.shape[-1] dims of x and leaves the rest."""
+    """Turns the first 2 * cos.shape[-1] dims of x and leaves the rest.
+
+    The gradient of x is turned back, where JAX's own would add up padded slices; the angles have none, for they come
+    from positions and nothing in them is learned.
+    """
+    return _turned(x, jax.lax.stop_gradient(cos), jax.lax.stop_gradient(sin), pairing)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _turned(x: Array, cos: Array, sin: Array, pairing: str) -> Array:
     r = 2 * cos.shape[-1]
     dtype = jnp.promote_types(x.dtype, jnp.float32)
     turning, rest = x[..., :r].astype(dtype), x[..., r:]
@@ -79,6 +90,18 @@ def turn(x: Array, cos: Array, sin: Array, pairing: str) -> Array:
         turned = jnp.stack([first * cos - second * sin, second * cos + first * sin], axis=-1).reshape(turning.shape)
     turned = turned.astype(x.dtype)
     return jnp.concatenate([turned, rest], axis=-1) if rest.shape[-1] else turned
+
+
+def _turned_forward(x: Array, cos: Array, sin: Array, pairing: str) -> tuple[Array, tuple[Array, Array]]:
+    return _turned(x, cos, sin, pairing), (cos, sin)
+
+
+def _turned_backward(pairing: str, saved: tuple[Array, Array], d_turned: Array) -> tuple[Array, None, None]:
+    cos, sin = saved
+    return _turned(d_turned, cos, -sin, pairing), None, None
+
+
+_turned.defvjp(_turned_forward, _turned_backward)
 
 
 def check_pairing(pairing: str) -> None:
