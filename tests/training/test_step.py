@@ -187,3 +187,14 @@ def test_seeds_beyond_32_bits_differ() -> None:
     seeds = [5, 5 + 2**32, 5 + 2**62, 2**63 - 1]
     keys = {tuple(np.asarray(jax.random.key_data(root_key(seed)))) for seed in seeds}
     assert len(keys) == len(seeds)
+
+
+def test_memory_of_a_step_is_linear_in_length(resolved) -> None:
+    def peak(kernel: str, length: int) -> float:
+        config = resolved(model__attention__kernel=kernel, model__width=16, model__num_layers=1, data__length=length)
+        config.data.batch_size = 1
+        found = step.lower(config).compile().memory_analysis()
+        return found.argument_size_in_bytes + found.temp_size_in_bytes
+
+    assert peak("auto", 2048) <= 2.2 * peak("auto", 1024)
+    assert peak("reference", 2048) > 3 * peak("reference", 1024)  # so that attention is what was measured

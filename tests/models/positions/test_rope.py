@@ -92,3 +92,17 @@ def test_refuses(changes: dict[str, Any], words: str) -> None:
     config.position.rope.update(changes)
     with pytest.raises(ConfigError, match=words):
         positions.build(config)
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_the_gradient_is_that_of_the_matrix(pairing: str) -> None:
+    """Turning is linear: its own derivative, told to JAX, against the matrix that it is, taken column by column."""
+    rope = Rope(theta=100.0, rotary_dim=6, pairing=pairing, scaling=Scaling())
+    positions = jnp.asarray([[3, 17]])
+    columns = jnp.eye(8).reshape(8, 1, 1, 1, 8)
+    turned = jax.vmap(lambda x: rope.rotate(jnp.broadcast_to(x, (1, 2, 1, 8)), positions))(columns)
+    d_out = normal((1, 2, 1, 8), 1)
+    d_x = jax.vjp(lambda x: rope.rotate(x, positions), normal((1, 2, 1, 8), 0))[1](d_out)[0]
+    np.testing.assert_allclose(
+        d_x[0, :, 0], jnp.einsum("xathj,ahtj->tx", turned, d_out.swapaxes(1, 2)), rtol=1e-5, atol=1e-6
+    )
