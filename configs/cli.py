@@ -1,6 +1,7 @@
 """The command line, the same for every command: `--config=FILE`, `--config.field=value`, one line per user's error."""
 
 import argparse
+import errno
 import importlib.util
 import json
 import re
@@ -174,6 +175,10 @@ def parser(description: str) -> Parser:
     return Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
 
 
+# Failures of a disk rather than of the program.
+DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
+
+
 def main(function: Callable[[list[str]], int | None]) -> None:
     """Runs a command: `function(argv)`; a user's error becomes one line (each problem one) and exit code 2."""
     try:
@@ -181,6 +186,12 @@ def main(function: Callable[[list[str]], int | None]) -> None:
     except UserError as error:
         for line in str(error).splitlines():
             print(f"error: {redacted(line)}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"error: {where}{error.strerror}; nothing more was written", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -258,13 +259,19 @@ def bound(directory: Path, config: ConfigDict, workdir: Path) -> dict[str, Any]:
 
 
 def mark(workdir: Path, **values: Any) -> None:
-    """Sets fields of a run's run.json, which need not exist yet; for what the trainer itself can no longer write."""
+    """Sets fields of a run's run.json, which need not exist yet; for what the trainer itself can no longer write.
+
+    Where the disk takes nothing, that is told and nothing more: the launcher goes on with what it can.
+    """
     path = workdir / "run.json"
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         before = {"schema": SCHEMA}
-    write_json(path, redaction.clean({**before, **values}))
+    try:
+        write_json(path, redaction.clean({**before, **values}))
+    except OSError as error:
+        print(f"{path}: cannot be written ({error.strerror}): {redaction.redacted(str(values))}", file=sys.stderr)
 
 
 def listed(directory: Path) -> list[tuple[str, str, int, tuple[str, ...], Mapping[str, Any]]]:

@@ -14,7 +14,7 @@ from torture.zygote import Child, Zygote
 from training import integrity
 from training.files import read_json, read_lines
 
-LONG = 300.0  # seconds that nothing here takes, however busy the machine
+LONG = 1200.0  # seconds that nothing here takes, however busy the machine
 TIMED = ("tokens_per_second", "mfu")  # what may differ between two traces
 WORDS = "the of and to in is you that it he was for on are as with his they at be this from have or by one had".split()
 BASE = {

@@ -9,8 +9,9 @@ from pathlib import Path
 import jax
 import pytest
 
+from configs import cli
 from configs.errors import UserError
-from sweeps import standing
+from sweeps import standing, state
 from tests.torture.test_checkpoints import flip
 from tests.training.test_trainer import trace
 from torture.children import _lose_device
@@ -51,6 +52,19 @@ def test_a_disk_that_can_only_be_read_is_told_and_nothing_is_lost(make_tiny, hal
             trainer.train(make_tiny(), folder, quiet=True)
     subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
     assert trainer.train(make_tiny(), workdir, quiet=True)["status"] == "done" and trace(workdir) == trace(whole)
+
+
+def test_commands_tell_a_full_disk_in_a_line_and_a_launcher_goes_on(disk, capfd) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        (disk / "fill").write_bytes(bytes(1 << 22))
+    state.mark(disk / "run", status="failed", error="it")
+    assert "cannot be written (No space left on device): {'status': 'failed', 'error': 'it'}" in capfd.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        cli.main(lambda _: write_json(disk / "a.json", ["x" * 8192]))
+    told = capfd.readouterr().err
+    assert ended.value.code == 2 and told.startswith("error: ") and "No space left on device; nothing more" in told
+    with pytest.raises(FileNotFoundError):  # a mistake of the program is not dressed up
+        cli.main(lambda _: (disk / "none").read_text() and None)
 
 
 @pytest.mark.parametrize("way", ["moved", "removed"])
