@@ -46,7 +46,9 @@ def _end(child: Child, draw: Random, soft: bool) -> bool:
 
 
 def _resume_point(scene: Scene, found: Found, workdir: Path, child: Child) -> None:
-    """Writes into the log which checkpoint was the newest whole one when the process was gone."""
+    """Writes into the log which checkpoint was the newest whole one when the process was gone, if it was not done."""
+    if (as_json(workdir / "run.json") or {}).get("status") == "done":
+        return
     with child.log.open("a", encoding="utf-8") as log:
         log.write(f"\nkilled: the newest whole checkpoint is of step {newest_whole(workdir)}\n")
 
