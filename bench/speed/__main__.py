@@ -63,12 +63,13 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--environment", type=Path, default=default / "hf", help="PyTorch's, where it is or is made")
     parser.add_argument("--python", type=Path, help="one that has PyTorch and transformers already, instead")
     parser.add_argument("--threads", type=int, default=cores(), help="of every peer (default: all cores)")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each peer (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=4, help="turns of each peer (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="a turn lasts at least (default: %(default)s)")
     parser.add_argument("--only", default="", help="only cases with this in their name; no sweep and no memory")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of activations")
     parser.add_argument("--compile", action="store_true", help="also transformers under torch.compile")
-    parser.add_argument("--no-sweep", action="store_true", help="leave the sweep out, which takes two minutes")
+    parser.add_argument("--no-sweep", action="store_true", help="leave the sweep out, which takes three minutes")
+    parser.add_argument("--whole-sweep", action="store_true", help="all five arms of it, not two: eight minutes")
     return parser.parse_args(argv)
 
 
@@ -82,8 +83,8 @@ def main(argv: Sequence[str]) -> int:
         told.say("memory: compiling two lengths")
         results["memory"] = memory()
         if not given.no_sweep:
-            told.say("sweep: head_count.py at the size of tiny.py, two minutes")
-            results["sweep"] = sweep.measure(given.threads)
+            told.say("sweep: head_count.py at the size of tiny.py, minutes")
+            results["sweep"] = sweep.measure(given.threads, whole=given.whole_sweep)
     results["took"] = time.perf_counter() - began
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "speed.json").write_text(json.dumps(results, indent=1) + "\n")

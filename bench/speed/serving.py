@@ -29,13 +29,7 @@ def cores(count: int) -> None:
 
 def serve(prepare: Callable[[Case], Work], about: dict[str, str]) -> None:
     """Answers jobs until the input ends; the first line says what is running (versions, threads)."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
-
-    def answer(values: dict[str, Any]) -> None:
-        answers.write(json.dumps(values) + "\n")
-        answers.flush()
-
+    answer = opened()
     answer(about)
     work: Work | None = None
     for line in sys.stdin:
@@ -50,6 +44,18 @@ def serve(prepare: Callable[[Case], Work], about: dict[str, str]) -> None:
             answer({"warm_up": time.perf_counter() - began})
         elif work is not None:
             answer({"seconds": timed(work, job["seconds"])})
+
+
+def opened() -> Callable[[dict[str, Any]], None]:
+    """Returns what writes an answer; whatever else is printed goes to standard error from now on."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(values: dict[str, Any]) -> None:
+        answers.write(json.dumps(values) + "\n")
+        answers.flush()
+
+    return answer
 
 
 def timed(work: Work, seconds: float) -> list[float]:

@@ -1,7 +1,8 @@
 """What share of a sweep's wall time is training steps and evaluation, and what a second seed of an arm compiles.
 
-`configs/sweeps/head_count.py` runs at the size of `configs/tiny.py`, for its own 2,000 steps, with an empty compilation
-cache. The rest of the time is start-up, compilation, checkpoints and the report.
+`configs/sweeps/head_count.py` runs at the size of `configs/tiny.py`, for its own 2,000 steps and three seeds; two of
+its arms, or all. The rest of the time is start-up, compilation (with the user's cache, so the first call compiles more
+than later ones), checkpoints, files, waiting for data, and the report.
 """
 
 import json
@@ -18,27 +19,33 @@ from typing import Any
 from bench.speed.peers import CHECKOUT
 
 TINY = {"model.width": 64, "model.num_layers": 2, "data.length": 64, "data.batch_size": 16}
+ARMS = (
+    "from configs.sweeps import head_count\n\n\n"
+    "def get_sweep():\n"
+    '    return head_count.get_sweep() | {"axes": [{"model.num_heads": [2, 4]}]}\n'
+)
 COMPILED = re.compile(r"Finished XLA compilation of .* in ([\d.e-]+) sec")
 
 
-def measure(workers: int, steps: int | None = None) -> dict[str, Any]:
+def measure(workers: int, *, whole: bool = False) -> dict[str, Any]:
     """Runs the sweep and returns its shares.
 
     Args:
         workers: processes that train.
-        steps: of each run; None: the sweep's own.
+        whole: all five arms, not two.
 
     Returns:
         `share` of the workers' wall time in steps and evaluation (compiling apart), `wall` seconds, the seconds of
         `train`, `evaluation` and `compile` over all workers, and `second_seed`, programs that runs compiled whose arm
         had run before.
     """
-    overrides = TINY | ({} if steps is None else {"budget.amount": steps})
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "sweep"
-        command = [sys.executable, "-m", "sweeps.launch", "--sweep=configs/sweeps/head_count.py", f"--out={out}"]
-        command += [f"--workers={workers}", *(f"--config.{name}={value}" for name, value in overrides.items())]
-        env = {**os.environ, "JAX_LOG_COMPILES": "1", "JAX_COMPILATION_CACHE_DIR": str(Path(folder) / "compiled")}
+        out, file = Path(folder) / "sweep", Path(folder) / "two_arms.py"
+        file.write_text(ARMS)
+        sweep = "configs/sweeps/head_count.py" if whole else file
+        command = [sys.executable, "-m", "sweeps.launch", f"--sweep={sweep}", f"--out={out}"]
+        command += [f"--workers={workers}", *(f"--config.{name}={value}" for name, value in TINY.items())]
+        env = {**os.environ, "JAX_LOG_COMPILES": "1"}
         began = time.perf_counter()
         done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
         wall = time.perf_counter() - began

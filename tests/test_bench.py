@@ -1,0 +1,56 @@
+"""What `make bench` says of its measurements; the measuring itself needs PyTorch and a quiet machine."""
+
+import dataclasses
+import io
+import json
+from typing import Any
+
+import pytest
+
+from bench.speed import serving, sweep, table
+from bench.speed.cases import CASES, Case
+
+
+def results(ours: float, theirs: float) -> dict[str, Any]:
+    case = next(case for case in CASES if case.name == "train 256")
+    row = dataclasses.asdict(case) | {"tokens": case.tokens, "medians": {"ablax": ours, "transformers": theirs}}
+    memory = {"4096": 2.0**20, "8192": 3.0 * 2**20, "ratio": 3.0}
+    return {"shapes": [row], "memory": memory, "about": {"jax": "1"}, "threads": 2, "load": 0.5}
+
+
+def test_the_ratio_is_our_speed_over_theirs_and_targets_are_judged() -> None:
+    rows = table.rows(results(ours=0.5, theirs=0.6))
+    assert rows[0][2:] == ("500.0 ms", "transformers", "600.0 ms", "1.20", ">= 1.2 met")
+    assert table.rows(results(ours=0.5, theirs=0.59))[0][-1] == ">= 1.2 missed"
+    assert rows[1][2:] == ("3 MiB", "length 4096", "1 MiB", "3.00", "<= 2.2 missed")
+    assert "| train 256 | 256 x 4, 16 x 256 | 500.0 ms |" in table.markdown(results(0.5, 0.6))
+
+
+def test_every_target_names_a_peer_that_takes_part() -> None:
+    assert all(set(case.targets) <= set(case.peers) for case in CASES)
+    assert {(case.kind, tuple(case.targets.items())) for case in CASES} == {
+        ("train", (("transformers", 1.2),)),
+        ("train", (("jax", 2.0),)),
+        ("decode", (("transformers", 8.0),)),
+    }
+
+
+def test_a_peer_warms_up_then_answers_in_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    done: list[str] = []
+
+    def prepare(case: Case) -> serving.Work:
+        return lambda: done.append(case.name)
+
+    lines = [{"case": dataclasses.asdict(CASES[0])}, {"seconds": 1e-9}]
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(json.dumps(line) + "\n" for line in lines)))
+    answers: list[dict[str, Any]] = []
+    monkeypatch.setattr(serving, "opened", lambda: answers.append)
+    serving.serve(prepare, {"jax": "1"})
+    assert answers[0] == {"jax": "1"} and "warm_up" in answers[1]
+    assert len(answers[2]["seconds"]) >= 1
+    assert len(done) == serving.WARM_UP + len(answers[2]["seconds"])
+
+
+def test_compilations_are_counted_in_what_jax_says() -> None:
+    line = "WARNING:jax._src.dispatch:Finished XLA compilation of jit(step) in 0.25 sec\n"
+    assert sweep.COMPILED.findall(2 * line + "Finished tracing step for jit in 0.1 sec") == ["0.25", "0.25"]
