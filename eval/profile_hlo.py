@@ -159,7 +159,8 @@ class Module:
         return self._owners[name]
 
     def _weights(self, instruction: Instruction) -> Counter[Owner]:
-        if self.decoding and self._multiplies(instruction) and self._reads_cache(instruction):
+        product = self._product(instruction)
+        if self.decoding and product is not None and not owner(product.op_name) and self._reads_cache(instruction):
             return Counter({Owner("kv_read", "forward"): 1.0})
         if instruction.calls:
             for moving in (False, True):
@@ -169,16 +170,18 @@ class Module:
         named = owner(instruction.op_name, decoding=self.decoding) or self._inherited(instruction, DEPTH)
         return Counter({named or UNNAMED: 1.0})
 
-    def _multiplies(self, instruction: Instruction) -> bool:
-        """Whether an instruction is a product, alone or as a fusion."""
+    def _product(self, instruction: Instruction) -> Instruction | None:
+        """Returns the product that an instruction is, or holds as a fusion."""
         inner = self.computations[instruction.calls].instructions.values() if instruction.calls else [instruction]
-        return any(one.opcode == "dot" for one in inner)
+        return next((one for one in inner if one.opcode == "dot"), None)
 
     def _reads_cache(self, product: Instruction) -> bool:
-        """Whether a factor of a product is the cache, as it was just written, or decoded from 8 bits."""
+        """Whether a factor of a nameless product is the cache, as it was just written, or decoded from 8 bits."""
         for name in product.operands:
             operand = self.find(name)
-            if operand is not None and operand.opcode not in NOTHING and not self._multiplies(operand):
+            if operand is None or operand.opcode in NOTHING or operand.elements == 1:
+                continue
+            if self._product(operand) is None:
                 owners = self.owners(name)
                 if sum(share for one, share in owners.items() if one.part in ("kv_read", "kv_write")) > 0.5:
                     return True
