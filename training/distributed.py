@@ -11,6 +11,8 @@ Who starts the processes says so in the environment, and JAX reads most of it it
     tpu         the hosts of a TPU pod slice (metadata of Google Cloud or GKE)
     none        one process, whatever the environment says
 
+A process that gives no sign of life for ABLAX_HEARTBEAT seconds (100) counts as dead, and the others end.
+
 Ray sets none of these; `sweeps/ray.py` gives its tasks the first kind.
 """
 
@@ -97,6 +99,18 @@ def arguments(kind: str, env: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+def heartbeat(env: Mapping[str, str]) -> int:
+    """Returns after how many seconds without a sign of life a process counts as dead.
+
+    Raises:
+        UserError: ABLAX_HEARTBEAT is no whole number above 0.
+    """
+    text = env.get("ABLAX_HEARTBEAT", "100")
+    if not text.isdigit() or int(text) < 1:
+        raise UserError(f"ABLAX_HEARTBEAT={text}: must be seconds, a whole number above 0")
+    return int(text)
+
+
 def initialise() -> bool:
     """Joins the processes that were started together; returns whether there is more than one. Before any device work.
 
@@ -115,7 +129,7 @@ def initialise() -> bool:
         # What a process does on the CPU it must be able to do together with others, too.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         try:
-            jax.distributed.initialize(**given)
+            jax.distributed.initialize(**given, heartbeat_timeout_seconds=heartbeat(os.environ))
         except (RuntimeError, ValueError) as error:
             raise UserError(f"processes do not find one another ({kind}): {str(error).splitlines()[0]}") from error
     return jax.process_count() > 1

@@ -34,7 +34,7 @@ def test_the_tasks_of_a_run_are_asked_for() -> None:
 @pytest.mark.slow
 def test_two_processes_queued_again_end_with_the_same_losses(tmp_path: Path) -> None:
     require()
-    (tmp_path / "sweep.py").write_text(SWEEP.format(steps=1200.0))
+    (tmp_path / "sweep.py").write_text(SWEEP.format(steps=600.0))
     sweep, where = expand.load(tmp_path / "sweep.py"), engines.Where("slurm", {"ntasks": "2", "cpus": "1"})
 
     def launched(name: str) -> Path:
@@ -53,7 +53,7 @@ def test_two_processes_queued_again_end_with_the_same_losses(tmp_path: Path) -> 
         until(lambda: json.loads((run / "run.json").read_text())["status"] == "preempted", 60)
         at = json.loads((run / "run.json").read_text())["step"]
         assert launcher.wait(timeout=500) == 0  # Slurm lets a job that is queued again wait for two minutes
-    assert 0 < at < 1200 and not squeue.states([record.id])[record.id].runs
+    assert 0 < at < 600 and not squeue.states([record.id])[record.id].runs
     told = json.loads((run / "run.json").read_text())
     assert (told["status"], told["processes"], told["mesh"]["data"]) == ("done", 2, 2)
     np.testing.assert_array_equal(losses(run), losses(whole))

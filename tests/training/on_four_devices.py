@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import models
+from eval import scoring
 from models import axes, kernels
 from models.positions import build as build_scheme
 from tests.models.common import as_dict, build, tiny, tokens
@@ -152,6 +153,26 @@ def attention_on_a_mesh() -> dict[str, Any]:
     return results
 
 
+def scores_of_long_rows() -> dict[str, float]:
+    """Returns how far losses are apart where four devices have a quarter of the tokens each; logits come in pieces."""
+    config = tiny(num_heads=4, num_kv_heads=2, head_dim=8, position__kind="alibi", attention__window_pattern=(24, 0))
+    params = nnx.state(build(config))
+    mesh = Mesh(np.array(jax.devices()).reshape(1, 1, 4, 1), ("data", "fsdp", "context", "tensor"))
+    rules = axes.Rules(mesh, tuple(TABLE.items()))
+    spread = jax.device_put(params, NamedSharding(mesh, P()))
+    scoring.LOGITS = 2 * 10 * config.vocab_size  # ten tokens of two rows at once
+    ids = np.asarray(tokens(2, 97))
+    plain = {"tokens": ids[:, :-1], "targets": ids[:, 1:]}
+    sizes = [40, 33, 20, 3]  # documents of a row, and three tokens of padding
+    segments = np.repeat([[1, 2, 3, 0]], sizes, axis=1)[[0, 0]].astype(np.int32)
+    places = np.concatenate([np.arange(size) for size in sizes])[None][[0, 0]].astype(np.int32)
+    results = {}
+    for name, batch in {"plain": plain, "packed": {**plain, "segments": segments, "positions": places}}.items():
+        one, four = (scoring.score(config, p, batch, r)[0] for p, r in ((params, None), (spread, rules)))
+        results[name] = float(np.abs(one - four).max())
+    return results
+
+
 def main() -> None:
     """Runs everything once: starting a process takes longer than what it does."""
     folder, mesh = Path(sys.argv[1]), Mesh(np.array(jax.devices()), "device")
@@ -160,6 +181,7 @@ def main() -> None:
         "restored": restored(folder / "one", mesh),
         "errors": {groups: errors_of_few_kv_heads(mesh, groups) for groups in (1, 2)},
         "attention": attention_on_a_mesh(),
+        "long": scores_of_long_rows(),
     }
     save(folder / "four", mesh)
     (folder / "results.json").write_text(json.dumps(results))

@@ -74,3 +74,7 @@ def test_attention_runs_on_each_devices_own_rows_and_heads_and_sends_nothing(res
         assert found["apart"] < 1e-6, (name, found)
         assert set(found["collectives"]) <= {"all-reduce"} and len(found["collectives"]) <= 4, (name, found)
     assert len(results["attention"]) == 3
+
+
+def test_long_rows_are_scored_alike_with_their_tokens_over_four_devices(results: dict[str, Any]) -> None:
+    assert set(results["long"]) == {"plain", "packed"} and max(results["long"].values()) < 1e-5, results["long"]

@@ -48,6 +48,12 @@ def test_what_is_missing_is_told_in_a_line(env, wanted):
     assert str(told.value).startswith(wanted) and "\n" not in str(told.value)
 
 
+def test_how_long_a_process_may_be_silent():
+    assert distributed.heartbeat({}) == 100 and distributed.heartbeat({"ABLAX_HEARTBEAT": "900"}) == 900
+    with pytest.raises(UserError, match="ABLAX_HEARTBEAT=soon: must be seconds"):
+        distributed.heartbeat({"ABLAX_HEARTBEAT": "soon"})
+
+
 def test_an_unknown_kind_is_refused():
     with pytest.raises(UserError, match="ABLAX_CLUSTER=mpi: must be auto, address"):
         distributed.kind_of({"ABLAX_CLUSTER": "mpi"})

@@ -19,7 +19,9 @@ from training import mesh as meshes
 from training import run as runs
 from training import validation
 
-TINY = {"model.num_layers": 1, "data.length": 32, "eval.tokens": 512}
+# Three KV heads for two shards: each is there twice.
+HEADS = {"model.width": 48, "model.num_heads": 6, "model.num_kv_heads": 3}
+TINY = {"model.num_layers": 1, "data.length": 32, "eval.tokens": 512, **HEADS}
 
 
 def cells(*names: str) -> list[devices.Cell]:
