@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from sweeps import chains, jobs, select, standing, state
+from sweeps import chains, jobs, packs, select, standing, state
 from sweeps.expand import Run, Sweep
 from sweeps.local import Ended
 from sweeps.policy import RESUMPTIONS, Policy
 from sweeps.standing import Standing, now
 from sweeps.summary import Summary
-from sweeps.worker import EVALUATE, TRAIN, Job, record_eval_error
+from sweeps.worker import EVALUATE, TOGETHER, TRAIN, Job, record_eval_error
 
 TIMED = ("throughput", "profile")  # evaluations that a neighbour's work would disturb
 GRACE = 180.0  # seconds that runs have to save themselves
@@ -69,6 +69,7 @@ class Functions:
 
     train: str = TRAIN
     evaluate: str = EVALUATE
+    together: str = TOGETHER
 
 
 @contextmanager
@@ -104,8 +105,10 @@ class Driver:
         functions: Functions | None = None,
         exclusive: bool = False,
         policy: Policy | None = None,
+        pack: int = 1,
     ) -> None:
         """Takes the engine with its places; `exclusive`: timed evaluations must have the machine for themselves."""
+        self.pack = pack  # runs that a worker may train in one program
         self.directory, self.engine, self.display = directory, engine, display
         self.functions, self.policy = functions or Functions(), policy or Policy()
         self.sweep, self.told = sweep, set[str]()
@@ -157,7 +160,7 @@ class Driver:
         workdir = state.run_dir(self.directory, run.arm, run.seed)
         return Job(
             str(self.directory), run.study, run.arm, run.seed, state.bound(self.directory, run.config, workdir), evals,
-            self.functions.train, self.functions.evaluate, self.policy.timeout,
+            self.functions.train, self.functions.evaluate, self.policy.timeout, self.functions.together,
         )  # fmt: skip
 
     def _ready(self) -> list[Job]:
@@ -213,6 +216,10 @@ class Driver:
             self.waiting.remove(job)
             ready.remove(job)
             job = self._chosen(job)
+            for other, bound in packs.companions(job, ready, self.pack - 1, self._chosen):
+                self.waiting.remove(other)
+                ready.remove(other)
+                job = replace(job, companions=(*job.companions, bound))
             self.engine.start(place, job)
             self.active[place] = job
             self.last[place] = (job.study, job.arm)
@@ -237,7 +244,10 @@ class Driver:
 
     def _settle(self, ended: Ended, stopping: bool = False) -> None:
         """Makes a run's files say how it ended, and takes it up again where that is right."""
-        job = ended.job
+        others = ended.outcome.others if ended.outcome else (None,) * len(ended.job.companions)
+        for other, outcome in zip(ended.job.companions, others, strict=True):
+            self._settle(Ended(ended.place, other, outcome, ended.reason, ended.how), stopping)
+        job = replace(ended.job, companions=())
         self.active.pop(ended.place, None)
         run = self.runs[job.key]
         status = ended.outcome.status if ended.outcome else ended.how
@@ -301,7 +311,7 @@ class Driver:
         """Has the runs at work saved; a second signal ends them as they are."""
         if not self.active:
             return
-        number = len(self.active)
+        number = len(self._at_work())
         if self.engine.detached and not self.summary.cancelled:
             self.display.say(
                 f"{number} run{'s' * (number > 1)} left to {self.engine.name}: the same command follows them, "
@@ -322,9 +332,14 @@ class Driver:
                 self._settle(Ended(place, job, None, "ended by the launcher"), stopping=True)
 
     def _show(self) -> None:
-        for job in self.active.values():
+        at_work = self._at_work()
+        for _, job in at_work:
             self.board[job.key] = self._read(self.runs[job.key])
-        self.display.update(self.board, {job.key: self._phase(place, job) for place, job in self.active.items()})
+        self.display.update(self.board, {job.key: self._phase(place, job) for place, job in at_work})
+
+    def _at_work(self) -> list[tuple[int, Job]]:
+        """Returns (place, job) of every run at work, each of a pack's too."""
+        return [(place, one) for place, job in self.active.items() for one in (job, *job.companions)]
 
     def _phase(self, place: int, job: Job) -> str:
         if self.stopping:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from configs import cli
-from sweeps import display, engines, expand, state
+from sweeps import display, engines, expand, packs, state
 from sweeps import policy as policies
 from sweeps.driver import Driver, Functions, signals
 from sweeps.policy import Policy
@@ -27,6 +27,7 @@ def launch(
     report: Callable[[Path], Any] | None = None,
     policy: Policy | None = None,
     where: engines.Where | None = None,
+    pack: int = 1,
 ) -> Summary:
     """Runs what is left of a sweep.
 
@@ -38,6 +39,7 @@ def launch(
         report: builds the report once runs are through; it is not built where a signal stopped the sweep.
         policy: what is done about failures.
         where: the engine; None: this machine.
+        pack: runs of one shape that a worker trains in one program; on this machine only.
 
     Raises:
         UserError: another launcher works there, the directory holds something else, or the engine is not to be had.
@@ -47,11 +49,20 @@ def launch(
     with state.launching(directory):
         change = state.take_up(directory, sweep, now())
         with signals() as caught, display.display() as shown:
-            engine, told, exclusive = (where or engines.Where()).build(directory, workers, len(sweep.runs()))
+            engine, told, exclusive = (where or engines.Where()).build(
+                directory, workers, -(-len(sweep.runs()) // pack)
+            )
             try:
                 _announce(shown, sweep, directory, told, change)
                 driver = Driver(
-                    directory, sweep, engine, shown, functions=functions, exclusive=exclusive, policy=policy
+                    directory,
+                    sweep,
+                    engine,
+                    shown,
+                    functions=functions,
+                    exclusive=exclusive,
+                    policy=policy,
+                    pack=pack,
                 )
                 summary = driver.drive(caught)
             finally:
@@ -108,6 +119,13 @@ def main(argv: list[str]) -> int:
         help="times a failed run is tried again, from its last checkpoint (0)",
     )
     parser.add_argument(
+        "--pack",
+        type=int,
+        default=1,
+        metavar="N",
+        help="train up to N runs that differ in seed, learning rate or weight decay alone in one program (1); local",
+    )
+    parser.add_argument(
         "--run-timeout",
         metavar="TIME",
         help="a run that takes longer, evaluations included, is saved and counts as failed: 90s, 15m, 2h, 1d",
@@ -117,9 +135,10 @@ def main(argv: list[str]) -> int:
     where = engines.Where.parse(given)
     timeout = policies.seconds(given.run_timeout, "--run-timeout") if given.run_timeout else None
     policy = Policy(given.on_failure, given.retries, timeout)
+    packs.check(given.pack, where.launcher)
     sweep = expand.load(given.sweep, overrides)
-    out = Path(given.out)
-    return launch(sweep, out, workers=given.workers, report=build_report, policy=policy, where=where).code
+    out, pack = Path(given.out), given.pack
+    return launch(sweep, out, workers=given.workers, report=build_report, policy=policy, where=where, pack=pack).code
 
 
 if __name__ == "__main__":

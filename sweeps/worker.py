@@ -27,6 +27,7 @@ from sweeps.standing import now
 
 TRAIN = "training.trainer:train"
 EVALUATE = "eval.run:evaluate"
+TOGETHER = "training.packed:train"
 PATIENCE = 120.0  # seconds to wait for a process of an earlier launcher to leave the run
 
 
@@ -52,6 +53,8 @@ class Job:
     train: str = TRAIN
     evaluate: str = EVALUATE
     timeout: float | None = None  # seconds for all of it
+    together: str = TOGETHER  # trains the runs of a pack
+    companions: tuple["Job", ...] = ()  # runs that train with it in one program (sweeps/packs.py)
 
     @property
     def key(self) -> str:
@@ -70,6 +73,7 @@ class Outcome:
 
     status: str
     error: str = ""
+    others: tuple["Outcome", ...] = ()  # of the job's companions
 
 
 def serve(connection: Connection, place: Place, parent: int) -> None:
@@ -119,6 +123,10 @@ def logged(job: Job, otherwise: Path) -> Outcome:
     """Does a job, its output in the run's log.txt; what is printed afterwards goes to `otherwise`."""
     redirect(job.workdir / "log.txt")
     try:
+        if job.companions:
+            from sweeps import packs
+
+            return packs.work(job)
         return work(job)
     finally:
         gc.collect()
@@ -135,11 +143,11 @@ def work(job: Job) -> Outcome:
     with Deadline(job.timeout) as deadline:
         try:
             with lease.hold(state.run_lock(Path(job.directory), job.arm, job.seed), PATIENCE):
-                if not _left_alone(job.workdir):
+                if not left_alone(job.workdir):
                     return Outcome("busy", "another process is training it")
-                outcome = _train(job, deadline)
+                outcome = train(job, deadline)
                 if outcome.status == "done":
-                    outcome = _evaluate(job, deadline)
+                    outcome = evaluate(job, deadline)
                 return outcome
         except lease.Held:
             return Outcome("busy", "another process is at work on it")
@@ -147,14 +155,14 @@ def work(job: Job) -> Outcome:
             return Outcome("preempted", "stopped")
 
 
-def _left_alone(workdir: Path) -> bool:
+def left_alone(workdir: Path) -> bool:
     """Waits until no other process of this host trains here (one that an earlier launcher left behind, saving).
 
     Of other hosts' the lease has told, which this process holds.
     """
     end = time.monotonic() + PATIENCE
     while True:
-        run = _run_json(workdir)
+        run = run_json(workdir)
         mine = run.get("pid") == os.getpid() or run.get("host") != socket.gethostname()
         if run.get("status") != "running" or mine or not standing.alive(run, workdir):
             return True
@@ -163,7 +171,8 @@ def _left_alone(workdir: Path) -> bool:
         time.sleep(0.5)
 
 
-def _run_json(workdir: Path) -> dict[str, Any]:
+def run_json(workdir: Path) -> dict[str, Any]:
+    """Returns a run's run.json; empty where there is none that can be read."""
     try:
         value = json.loads((workdir / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -171,28 +180,29 @@ def _run_json(workdir: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _train(job: Job, deadline: Deadline) -> Outcome:
+def train(job: Job, deadline: Deadline) -> Outcome:
+    """Trains one run as far as it is not."""
     workdir = job.workdir
-    before = _run_json(workdir)
+    before = run_json(workdir)
     if before.get("status") in standing.FINISHED:
         return Outcome(before["status"], str(before.get("error") or ""))
     try:
-        _function(job.train)(fields.from_dict(job.config), str(workdir))
+        function(job.train)(fields.from_dict(job.config), str(workdir))
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
-            return _stopped(workdir, deadline)
-        _print(error)
+            return stopped(workdir, deadline)
+        print_trace(error)
         return _ended(workdir, "failed", _told(error))
-    run = _run_json(workdir)
+    run = run_json(workdir)
     status = run.get("status")
     if status == "preempted" and deadline.passed:
-        return _stopped(workdir, deadline)
+        return stopped(workdir, deadline)
     if status in ("done", "diverged", "preempted", "failed"):
         return Outcome(status, str(run.get("error") or ""))
     return _ended(workdir, "failed", f"training returned with status {status!r}")
 
 
-def _stopped(workdir: Path, deadline: Deadline) -> Outcome:
+def stopped(workdir: Path, deadline: Deadline) -> Outcome:
     """Records a training that was told to stop: by its own timeout, or from outside."""
     if deadline.passed:
         state.mark(workdir, status="failed", error=deadline.told, updated=now())
@@ -204,14 +214,15 @@ def _stopped(workdir: Path, deadline: Deadline) -> Outcome:
 
 def _ended(workdir: Path, status: str, error: str) -> Outcome:
     """Records how the training ended where the trainer did not."""
-    run = _run_json(workdir)
+    run = run_json(workdir)
     if run.get("status") not in ("failed", "preempted", "diverged"):
         state.mark(workdir, status=status, error=error, updated=now())
         return Outcome(status, error)
     return Outcome(run["status"], str(run.get("error") or error))
 
 
-def _print(error: BaseException) -> None:
+def print_trace(error: BaseException) -> None:
+    """Prints how an error came about, secrets left out."""
     print(redacted("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)
 
 
@@ -220,7 +231,7 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _evaluate(job: Job, deadline: Deadline) -> Outcome:
+def evaluate(job: Job, deadline: Deadline) -> Outcome:
     """Runs the evaluations that are not there; one that fails is recorded, and the others go on."""
     left = [name for name in job.evals if not (job.workdir / "eval" / f"{name}.json").exists()]
     for name in left:
@@ -231,9 +242,9 @@ def _evaluate(job: Job, deadline: Deadline) -> Outcome:
             continue
         print(f"==== {now()} evaluating: {name}", flush=True)
         try:
-            _function(job.evaluate)(str(job.workdir), [name])
+            function(job.evaluate)(str(job.workdir), [name])
         except (Exception, SystemExit) as error:
-            _print(error)
+            print_trace(error)
             record_eval_error(job.workdir, name, _told(error))
         except KeyboardInterrupt:
             if not deadline.passed:
@@ -244,7 +255,7 @@ def _evaluate(job: Job, deadline: Deadline) -> Outcome:
 
 def record_eval_error(workdir: Path, name: str, error: str | None) -> None:
     """Notes in run.json that an evaluation failed, or (None) that it no longer does; the run stays done."""
-    errors = dict(_run_json(workdir).get("eval_errors") or {})
+    errors = dict(run_json(workdir).get("eval_errors") or {})
     if error is None and name not in errors:
         return
     errors.pop(name, None)
@@ -253,6 +264,7 @@ def record_eval_error(workdir: Path, name: str, error: str | None) -> None:
     state.mark(workdir, eval_errors=errors)
 
 
-def _function(name: str) -> Callable[..., Any]:
+def function(name: str) -> Callable[..., Any]:
+    """Returns what `module:function` names."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -23,12 +23,18 @@ def decays(params: Params) -> Params:
     return jax.tree_util.tree_map_with_path(decide, params)
 
 
-def make(optimizer: ConfigDict) -> optax.GradientTransformation:
-    """Returns the transformation before the learning rate: clip, Adam (1412.6980), decoupled decay (1711.05101)."""
+def make(optimizer: ConfigDict, weight_decay: Array | None = None) -> optax.GradientTransformation:
+    """Returns the transformation before the learning rate: clip, Adam (1412.6980), decoupled decay (1711.05101).
+
+    Args:
+        optimizer: config.optimizer.
+        weight_decay: takes the place of one that the config has and that is not 0.
+    """
     parts = [optax.clip_by_global_norm(optimizer.clip_norm)] if optimizer.clip_norm else []
     parts.append(optax.scale_by_adam(optimizer.beta1, optimizer.beta2, optimizer.eps))
     if optimizer.weight_decay:
-        parts.append(optax.add_decayed_weights(optimizer.weight_decay, mask=decays))
+        decay: Any = optimizer.weight_decay if weight_decay is None else weight_decay
+        parts.append(optax.add_decayed_weights(decay, mask=decays))
     return optax.chain(*parts)
 
 

@@ -66,15 +66,15 @@ def initial_opt_state(config: ConfigDict, params: Params, mesh: Mesh | None = No
     return _opt_state(json.dumps(fields.to_dict(config)["optimizer"], sort_keys=True))(params)
 
 
-def step_function(config: ConfigDict, mesh: Mesh | None = None) -> Any:
+def step_function(config: ConfigDict, mesh: Mesh | None = None, weight_decay: Array | None = None) -> Any:
     """Returns `step(params, opt_state, batch, learning_rate, key) -> (params, opt_state, loss, grad_norm)`.
 
     The loss is the mean over the batch's weights, in nats per token, without the z-loss; the gradient's norm is that
     before clipping. Micro-batches are summed, weighted by tokens. A batch of padding alone has loss 0 and gradient 0.
-    On a mesh all of it means the whole batch, over all devices.
+    On a mesh all of it means the whole batch, over all devices. `weight_decay`: see `optimizer.make`.
     """
     graphdef = abstract(config).graphdef
-    transform = optimizers.make(config.optimizer)
+    transform = optimizers.make(config.optimizer, weight_decay)
     z_loss, micro_batches = config.optimizer.z_loss, config.data.micro_batches
     dropout, rules = config.model.dropout > 0, meshes.rules_of(config, mesh)
 

@@ -244,9 +244,14 @@ class _Training:
             )
             if self.clocked:
                 loss.block_until_ready()
-            self.pending.append(loss)
-            self._spend(rows * length, self._since(began))
-            self._between(rate, norm, length)
+            self._stepped(loss, norm, rate, (rows, length), self._since(began))
+
+    def _stepped(self, loss: Any, norm: Any, rate: float, shape: tuple[int, int], seconds: float) -> None:
+        """Takes what a step of [rows, length] gave; loss and norm may still be on the device."""
+        rows, length = shape
+        self.pending.append(loss)
+        self._spend(rows * length, seconds)
+        self._between(rate, norm, length)
 
     def _program(self, batch: Any) -> Any:
         program, seconds = step.compiled(self.config, batch, self.mesh)
@@ -266,7 +271,7 @@ class _Training:
         self.spent = Spent(spent.steps + 1, spent.tokens + tokens, spent.flops + flops, spent.seconds + seconds)
         self.window = (self.window[0], self.window[1] + tokens)
 
-    def _between(self, rate: float, norm: jax.Array, length: int) -> None:
+    def _between(self, rate: float, norm: Any, length: int) -> None:
         """After a step: metrics, validation, checkpoint, each at its interval and at the end."""
         config, at = self.config, self.spent.steps
         last = self.budget.finished(self.spent)

@@ -36,6 +36,15 @@ def run_json(config, **values):
     }
 
 
+def together(configs, workdirs):
+    """Trains a pack: notes it, and does for each run what `train` does; a run named `apart` has it fail as a whole."""
+    note(workdirs[0], f"together-{len(configs)}")
+    if any(config.name == "apart" for config in configs):
+        raise RuntimeError("no room for all")
+    for config, workdir in zip(configs, workdirs, strict=True):
+        train(config, workdir)
+
+
 def train(config, workdir):
     """Does what the arm's name says: raise, exit, zero, kill, diverge, slow, brief, device, or once (dies at first)."""
     note(workdir, "train")

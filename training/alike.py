@@ -1,0 +1,26 @@
+"""Which runs may train in one program: those whose configs differ in what a step takes as numbers. No JAX."""
+
+import json
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs import fields
+
+# What may differ: names, seeds, and numbers that are arguments of the step.
+FREE = ("seed", "name", "optimizer.learning_rate", "optimizer.weight_decay")
+
+
+def key(config: ConfigDict) -> str | None:
+    """Returns what runs of one program have in common; None: a run that must train by itself.
+
+    Runs decay or they do not: the optimizer's state has another form. A budget in seconds would count those of the
+    others; a mesh has its own programs; parameters from elsewhere are left to runs by themselves.
+    """
+    values: dict[str, Any] = fields.flatten(config)
+    devices = [values[f"mesh.{axis}"] for axis in ("data", "fsdp", "context", "tensor")]
+    if values["budget.kind"] == "seconds" or values["init_from"] or set(devices) != {1}:
+        return None
+    shared = {name: value for name, value in values.items() if name not in FREE}
+    shared["decays"] = bool(values["optimizer.weight_decay"])
+    return json.dumps(shared, sort_keys=True, default=str)
