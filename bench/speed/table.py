@@ -31,9 +31,9 @@ def rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
         sweep = results["sweep"]
         shape = f"width {TINY['model.width']}, {sweep['workers']} workers, {sweep['second_seed']} later compilations"
         work, share = f"{sweep['train'] + sweep['evaluation']:.0f} s", sweep["share"]
-        wall = f"{sweep['wall']:.0f} s"
+        wall = f"{sweep['wall'] * sweep['workers']:.0f} s"
         goal = f">= {SHARE_TARGET} {_mark(share >= SHARE_TARGET)}"
-        found.append(("sweep share", shape, work, "wall", wall, f"{share:.2f}", goal))
+        found.append(("sweep share", shape, work, "the workers' time", wall, f"{share:.2f}", goal))
     return found
 
 
