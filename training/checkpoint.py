@@ -55,7 +55,7 @@ class Checkpoints:
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.manager = ocp.CheckpointManager(folder, options=options, item_handlers=_handlers())
+            self.manager = ocp.CheckpointManager(folder, options=options, item_handlers=_handlers(folder.parent))
 
     def steps(self) -> list[int]:
         """Returns the steps that have a whole checkpoint, in order."""
@@ -121,9 +121,13 @@ class Checkpoints:
         self.manager.close()
 
 
-def _handlers() -> dict[str, Any]:
+def _handlers(workdir: Path) -> dict[str, Any]:
     arrays = {name: ocp.StandardCheckpointHandler() for name in ("params", "opt_state")}
-    return {**arrays, "meta": ocp.JsonCheckpointHandler(), integrity.ITEM: integrity.Checksums()}  # the last: see there
+    return {
+        **arrays,
+        "meta": ocp.JsonCheckpointHandler(),
+        integrity.ITEM: integrity.Checksums(workdir),
+    }  # last
 
 
 def _targets(tree: Any) -> dict[str, jax.ShapeDtypeStruct]:

@@ -26,9 +26,13 @@ METADATA = "_CHECKPOINT_METADATA"  # Orbax's own; names the items that were save
 class Checksums(ocp.CheckpointHandler):
     """Writes the item: nothing while the others are written, the checksums of all of them once they are."""
 
+    def __init__(self, workdir: Path) -> None:
+        """Remembers which run directory this is; one that is not there yet is that of the first checkpoint."""
+        self.begun_in = _identity(workdir) if workdir.exists() else None
+
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Writes nothing yet, but remembers which run directory this is."""
-        self.begun_in = _identity(directory)
+        """Writes nothing yet."""
+        self.begun_in = self.begun_in or _identity(_workdir(directory))
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> None:
         """Gives nothing: `problem` reads the file."""
@@ -40,7 +44,7 @@ class Checksums(ocp.CheckpointHandler):
             FileNotFoundError: the run directory went away meanwhile; what lies in its place would be half a checkpoint.
         """
         here = Path(directory)
-        if _identity(directory) != self.begun_in:
+        if _identity(_workdir(directory)) != self.begun_in:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(_workdir(directory)))
         items = [path for path in here.parent.iterdir() if path.is_dir() and path.name != here.name]
         sums = {str(file.relative_to(here.parent)): _digest(file) for item in items for file in _files(item)}
@@ -56,8 +60,8 @@ def _workdir(directory: Any) -> Path:
     return Path(directory).parents[2]  # WORKDIR/checkpoints/STEP/checksums
 
 
-def _identity(directory: Any) -> tuple[int, int]:
-    found = _workdir(directory).stat()
+def _identity(workdir: Path) -> tuple[int, int]:
+    found = workdir.stat()
     return found.st_dev, found.st_ino
 
 

@@ -86,6 +86,18 @@ def test_a_directory_that_vanishes_is_not_made_anew(make_tiny, half, whole, monk
         assert trainer.train(make_tiny(), half, quiet=True)["status"] == "done" and trace(half) == trace(whole)
 
 
+def test_a_checkpoint_begun_in_the_very_moment_is_not_kept(make_tiny, half, monkeypatch) -> None:
+    def save(self, *given) -> None:
+        half.rename(half.with_name("away"))
+        original(self, *given)
+
+    original = trainer.Checkpoints.save
+    monkeypatch.setattr(trainer.Checkpoints, "save", save)
+    with pytest.raises(UserError, match="vanished while training in it"):
+        trainer.train(make_tiny(), half, quiet=True)
+    assert not half.exists()
+
+
 def test_whatever_fails_first_where_a_directory_vanished_it_is_told_that_it_did(make_tiny, half, monkeypatch) -> None:
     def write(self, line) -> None:
         half.rename(half.with_name("away"))
