@@ -7,11 +7,13 @@
 #   make audit     the pinned dependencies against a list of known vulnerabilities (pypi, or SERVICE=osv); asks the network
 #   make bench     our speed beside transformers' and plain JAX's (minutes, and a download the first time)
 #   make bench-hf  checkpoints of transformers against ours, in an environment of its own (minutes, and a download)
+#   make fuzz      spoilt input to every command, INPUTS of each kind (100): handled, refused clearly, found
 #   make lock      resolve constraints.txt again from pyproject.toml
 
 PYTHON ?= python3
 EXTRAS ?= dev
 DEMO ?= runs/demo
+INPUTS ?= 100
 BENCH ?=
 MINUTES ?= 30
 SEED ?= 0
@@ -21,7 +23,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(EXTRAS)
 ROOMS := configs models data training eval convert sweeps report bench torture train.py
 
-.PHONY: demo test test-all check torture audit setup bench bench-hf lock clean
+.PHONY: demo test test-all check torture fuzz audit setup bench bench-hf lock clean
 
 demo: $(STAMP)
 	$(BIN)/python -m sweeps.launch --sweep=configs/sweeps/demo.py --out=$(DEMO)
@@ -56,6 +58,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 bench: $(STAMP)
 	$(BIN)/python -m bench.speed $(BENCH)
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz --inputs=$(INPUTS)
 
 bench-hf: $(STAMP)
 	$(BIN)/python bench/hf_round_trip.py

@@ -28,6 +28,7 @@ def get_config() -> ConfigDict:
     config.checkpoint = ConfigDict()
     config.checkpoint.every_steps = 500  # steps between checkpoints; 0: only at the end and on a signal
     config.checkpoint.keep = 2  # how many of the last checkpoints stay; the best by validation loss stays beside them
+    config.watch = _watch()
     config.log = ConfigDict()
     config.log.every_steps = 10  # steps between lines of metrics.jsonl
     config.log.tensorboard = True  # also write TensorBoard event files, with the config, to WORKDIR/tensorboard
@@ -201,6 +202,19 @@ def _optimizer() -> ConfigDict:
     optimizer.clip_norm = 1.0  # largest global gradient norm; 0: no clipping
     optimizer.z_loss = 0.0  # weight of log(Z)**2, which keeps logits from drifting
     return optimizer
+
+
+def _watch() -> ConfigDict:
+    watch = ConfigDict()  # what ends a run early, as diverged and with a reason; all off. docs/heads.md
+    watch.gradients = False  # a gradient that is not finite: told at its own step, and no checkpoint holds what it made
+    watch.loss_spike = 0.0  # a training loss so many nats above the median of the steps before, in a run that keeps two
+    # copies of its state to save what it was before the spike; 0: not watched
+    watch.loss_steps = 50  # steps of that median; nothing counts as a spike before so many
+    watch.attention_logit = 0.0  # an attention score of this size, at the validation interval; 0: not watched
+    watch.dead_heads = (
+        0.0  # more than this share of heads that write nothing, at the validation interval; 0: not watched
+    )
+    return watch
 
 
 def _eval() -> ConfigDict:

@@ -3,7 +3,6 @@
 import argparse
 import errno
 import importlib.util
-import json
 import re
 import sys
 import traceback
@@ -15,6 +14,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs import fields
+from configs.documents import read_json
 from configs.errors import ConfigError, UserError, nearest
 from configs.redaction import redacted
 
@@ -92,10 +92,7 @@ def _written(path: Path, near: Path | None) -> ConfigDict | None:
     for candidate in [path, *([near / path] if near else []), CHECKOUT / path]:
         file = candidate / "config.json" if candidate.is_dir() else candidate
         if file.suffix == ".json" and file.is_file():
-            try:
-                values = json.loads(file.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise UserError(f"{file}: is not valid JSON: {error}") from error
+            values = read_json(file)
             if not isinstance(values, dict):
                 raise UserError(f"{file}: must hold a JSON object")
             return fields.from_dict(values, source=str(file))

@@ -35,6 +35,12 @@ def types() -> dict[str, type]:
     return {name: kind for name, _, kind in walk(base.get_config())}
 
 
+@functools.cache
+def unset() -> frozenset[str]:
+    """Returns the fields that may be unset: those that the schema leaves so."""
+    return frozenset(name for name, value, _ in walk(base.get_config()) if value is None)
+
+
 def parse_text(name: str, text: str, kind: type) -> Any:
     """Reads a command line's text as a field's type.
 
@@ -42,7 +48,7 @@ def parse_text(name: str, text: str, kind: type) -> Any:
         ConfigError: the text is no such value.
     """
     try:
-        if text in ("None", "none", "") and kind in (int, float):
+        if text in ("None", "none", "") and name in unset():
             return None
         if kind is bool:
             if text.lower() in TRUE:
@@ -87,7 +93,7 @@ def set_field(config: ConfigDict, name: str, value: Any) -> None:
         value = tuple(value)
     exact = isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)
     widened = kind is float and isinstance(value, int) and not isinstance(value, bool)
-    optional = value is None and kind in (int, float)
+    optional = value is None and name in unset()
     if not (exact or widened or optional):
         raise ConfigError(f"{name} = {value!r}: must be {describe(kind)}")
     with config.ignore_type():

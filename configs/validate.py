@@ -61,7 +61,8 @@ POSITIVE = (
     "model.position.rope.scaling.low_freq_factor data.length data.batch_size data.micro_batches data.mqar.pairs "
     "data.retrieval.needles data.retrieval.letters data.retrieval.answer_weight "
     "budget.amount optimizer.learning_rate optimizer.eps checkpoint.keep log.every_steps eval.batch_size "
-    "eval.bootstrap eval.heads.rows eval.retrieval.depths eval.retrieval.examples eval.throughput.decode_batch_size "
+    "watch.loss_steps eval.bootstrap eval.heads.rows "
+    "eval.retrieval.depths eval.retrieval.examples eval.throughput.decode_batch_size "
     "eval.throughput.new_tokens eval.throughput.repeats"
 ).split()
 
@@ -69,6 +70,7 @@ NOT_NEGATIVE = (
     "data.workers data.prefetch data.weights.text data.retrieval.text_weight optimizer.warmup_steps "
     "optimizer.weight_decay "
     "model.position.temperature.beta optimizer.clip_norm optimizer.z_loss checkpoint.every_steps eval.every_steps "
+    "watch.loss_spike watch.attention_logit "
     "eval.tokens eval.scaling_factor eval.throughput.batch_size eval.throughput.length "
     "eval.memory.limit_gib eval.heads.length eval.equivalence.length eval.equivalence.batch_size "
     "eval.retrieval.extra_tokens"
@@ -84,6 +86,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "model.position.rope.scaling.factor": (lambda v: v >= 1, "1 or more"),
     "model.position.t5.buckets": (lambda v: v >= 2 and v % 2 == 0, "an even number, 2 or more"),
     "model.position.temperature.length": (lambda v: v >= 2, "2 or more"),
+    "watch.dead_heads": (lambda v: 0 <= v < 1, "in [0, 1), 0 for not watched"),
     "eval.sliding": (lambda v: 0 <= v <= 1, "in (0, 1], or 0 for none"),
     "data.train_share": (lambda v: 0 < v < 1, "in (0, 1)"),
     "data.mqar.vocab_size": (lambda v: v >= 6 and v % 2 == 0, "an even number, 6 or more"),
@@ -104,7 +107,7 @@ def problems(config: ConfigDict) -> list[str]:
     found = _values(config)
     # The combinations read values that must be sound first.
     found = found or [*_model(config), *_data(config), *_curriculum(config)]
-    found = found or mesh.problems(config)
+    found = found or [*mesh.problems(config), *_watch(config)]
     return found or tasks.asking_problems(config)
 
 
@@ -256,6 +259,15 @@ def _data(config: ConfigDict) -> list[str]:
     if vocabulary is not None and known is not None and vocabulary < known:
         found.append(f"model.vocab_size = {vocabulary}: the data's tokens need {known} or more")
     return found
+
+
+def _watch(config: ConfigDict) -> list[str]:
+    asked = [name for name in ("attention_logit", "dead_heads") if config.watch[name]]
+    return [
+        f"watch.{name} = {config.watch[name]:g}: is looked at each eval.every_steps, which is 0 (only at the end)"
+        for name in asked
+        if not config.eval.every_steps
+    ]
 
 
 def _tokens_known(config: ConfigDict) -> bool:

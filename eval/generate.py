@@ -9,6 +9,7 @@ prompt and its continuation through the KV cache. Logits at padding mean nothing
 """
 
 import functools
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,7 +186,7 @@ def from_tokens(workdir: str | Path, source: str | Path, out: str | Path, settin
         UserError: no run, or what `read` and `decode.check` refuse; nothing is written then.
     """
     settings.check()
-    if Path(out).is_dir() or Path(out).resolve() == Path(source).resolve():
+    if Path(out).is_dir() or os.path.realpath(out) == os.path.realpath(source):
         raise UserError(f"--out={out}: must be a file to write, other than --tokens")
     config = runs.load_config(workdir)
     prompts = read(source, config.model.vocab_size)

@@ -58,7 +58,7 @@ class Layer:
         own |= {"q_segments": None if segments is None else segments[:, at]}
         return kernels.maps(q, k, **self.asked | own)
 
-    def written(self, at: np.ndarray) -> Array:
+    def written(self, at: np.ndarray | Array) -> Array:
         """Returns what each head adds to the residual stream at columns `at`, float32 [B, N, H, D], without a bias."""
         return jnp.einsum("bnhv,hvd->bnhd", self.out_BTHV[:, at].astype(jnp.float32), self.out_HVD)
 

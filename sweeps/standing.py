@@ -74,29 +74,29 @@ def read(workdir: Path, evals: Sequence[str] = (), total_steps: int | None = Non
         run = json.loads((workdir / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return Standing("waiting", total=total_steps, missing=tuple(evals))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return Standing("failed", error=f"run.json cannot be read: {error}", missing=tuple(evals))
     if not isinstance(run, dict):
         return Standing("failed", error="run.json holds no object", missing=tuple(evals))
+    run |= {name: _mapping(run.get(name)) for name in ("budget", "wall_time", "eval_errors")}
     status, note = _status(run, workdir)
     lines = last_lines(workdir / "metrics.jsonl")
     latest = {**_numbers(run), **(lines[-1] if lines and status != "done" else {})}
-    errors = run.get("eval_errors") or {}
-    errors = {name: str(text) for name, text in errors.items() if not _evaluated(workdir, name)}
+    errors = {name: str(text) for name, text in run["eval_errors"].items() if not _evaluated(workdir, name)}
     missing = tuple(name for name in evals if name not in errors and not _evaluated(workdir, name))
     total, about = _total(run, latest)
     return Standing(
         status=status,
         note=note or (_evaluations(missing, errors) if status == "done" else ""),
         error=str(run.get("error") or (note if status == "failed" else "")),
-        step=int(latest.get("step") or 0),
+        step=_step(latest),
         total=total,
         about=about,
         train_loss=_number(latest.get("train_loss")),
         val_loss=_number(latest.get("val_loss")) or _number(run.get("val_loss")),
         tokens_per_second=_number(lines[-1].get("tokens_per_second")) if lines else None,
         seconds_left=_seconds_left(run, lines) if status == "running" else None,
-        seconds=_number((run.get("wall_time") or {}).get("total")),
+        seconds=_number(run["wall_time"].get("total")),
         missing=missing,
         eval_errors=errors,
     )
@@ -106,7 +106,7 @@ def _status(run: Mapping[str, Any], workdir: Path) -> tuple[str, str]:
     status = run.get("status")
     if status == "running":
         return ("running", "") if alive(run, workdir) else ("preempted", "its process ended")
-    if status not in STATUSES:
+    if not isinstance(status, str) or status not in STATUSES:
         return "failed", f"run.json has the unknown status {status!r}"
     return status, ""
 
@@ -145,7 +145,7 @@ def alive(run: Mapping[str, Any], workdir: Path) -> bool:
         # `updated` is in whole seconds.
         same = began == known if began and known else process.create_time() <= updated + 2.0
         return process.status() != psutil.STATUS_ZOMBIE and same
-    except (psutil.NoSuchProcess, ValueError, TypeError):
+    except (psutil.NoSuchProcess, ValueError, TypeError, OverflowError):
         return False
     except psutil.AccessDenied:
         return True
@@ -160,7 +160,7 @@ def timestamp(text: Any) -> float:
     """Returns an ISO time as seconds since 1970; 0 where it is none."""
     try:
         return datetime.datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):
         return 0.0
 
 
@@ -178,9 +178,9 @@ def last_lines(path: Path) -> list[dict[str, Any]]:
     for line in lines:
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(value, dict):
+        if isinstance(value, dict) and _number(value.get("step")) is not None:
             found.append(value)
     return found
 
@@ -190,7 +190,17 @@ def _numbers(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if abs(value) < 1e300 else None  # nan, too, compares false
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _step(line: Mapping[str, Any]) -> int:
+    return int(_number(line.get("step")) or 0)
 
 
 UNITS = {"steps": "step", "tokens": "tokens", "flops": "flops"}  # budget.kind -> the field that counts it
@@ -198,18 +208,18 @@ UNITS = {"steps": "step", "tokens": "tokens", "flops": "flops"}  # budget.kind -
 
 def _spent(run: Mapping[str, Any], line: Mapping[str, Any]) -> float | None:
     """Returns the share of the budget spent, 0 .. 1."""
-    budget = run.get("budget") or {}
+    budget = _mapping(run.get("budget"))
     amount = _number(budget.get("amount"))
     if budget.get("kind") == "seconds":
-        done = _number((run.get("wall_time") or {}).get("train"))
+        done = _number(_mapping(run.get("wall_time")).get("train"))
     else:
         done = _number(line.get(UNITS.get(str(budget.get("kind")), "")))
     return None if not amount or done is None else min(1.0, done / amount)
 
 
 def _total(run: Mapping[str, Any], latest: Mapping[str, Any]) -> tuple[int | None, bool]:
-    budget = run.get("budget") or {}
-    step = int(latest.get("step") or 0)
+    budget = _mapping(run.get("budget"))
+    step = _step(latest)
     if budget.get("kind") == "steps":
         return round(_number(budget.get("amount")) or 0) or None, False
     spent = _spent(run, latest)
@@ -219,16 +229,18 @@ def _total(run: Mapping[str, Any], latest: Mapping[str, Any]) -> tuple[int | Non
 def _seconds_left(run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> float | None:
     if not lines:
         return None
-    budget, line = run.get("budget") or {}, lines[-1]
+    budget, line = _mapping(run.get("budget")), lines[-1]
+    amount = _number(budget.get("amount"))
     spent, speed = _spent(run, line), _number(line.get("tokens_per_second"))
     if budget.get("kind") == "seconds":
-        return None if spent is None else (1 - spent) * float(budget["amount"])
+        return None if spent is None or amount is None else (1 - spent) * amount
     tokens = _number(line.get("tokens"))
     if not spent or not speed or not tokens:
         return None
-    if budget.get("kind") == "steps" and len(lines) > 1:
+    step = _step(line)
+    if budget.get("kind") == "steps" and amount is not None and step and len(lines) > 1:
         # Stages of a curriculum have batches of different sizes: the newest one's counts.
-        steps = line["step"] - lines[-2].get("step", 0)
-        each = (tokens - (_number(lines[-2].get("tokens")) or 0)) / steps if steps > 0 else tokens / line["step"]
-        return max(0.0, (float(budget["amount"]) - line["step"]) * each / speed)
+        steps = step - _step(lines[-2])
+        each = (tokens - (_number(lines[-2].get("tokens")) or 0)) / steps if steps > 0 else tokens / step
+        return max(0.0, (amount - step) * each / speed)
     return tokens * (1 - spent) / spent / speed

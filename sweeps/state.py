@@ -6,6 +6,7 @@ Everything a launcher must remember is in these files, so that any launcher can 
 
 import contextlib
 import json
+import math
 import os
 import socket
 import sys
@@ -25,7 +26,7 @@ from training.files import read_json, write_json
 
 SCHEMA = 1
 # Fields that change what is written beside a run, not the run; the trainer lets them differ too.
-FREE = ("name", "tracker", "mesh.", "log.", "checkpoint.", "data.cache_dir", "data.workers", "data.prefetch")
+FREE = ("name", "tracker", "mesh.", "log.", "watch.", "checkpoint.", "data.cache_dir", "data.workers", "data.prefetch")
 PRIVATE = ".sweep"  # locks and the workers' own output
 CANCEL = "cancel"  # a file in PRIVATE: a launcher that sees it stops
 
@@ -192,9 +193,35 @@ def read(directory: Path) -> dict[str, Any]:
         hint = ": no such folder" if not directory.is_dir() else ": is not a sweep directory (no sweep.json)"
         raise UserError(f"{directory}{hint}")
     value = read_json(path)
-    if not isinstance(value, dict) or not isinstance(value.get("studies"), list):
-        raise UserError(f"{path}: is not a sweep's description")
+    if wrong := _wrong(value):
+        raise UserError(f"{path}: is not a sweep's description: {wrong}")
     return value
+
+
+def _wrong(value: Any) -> str:
+    """Returns what is not as `describe` writes it, of all that is read again; empty where everything is."""
+    if not isinstance(value, dict) or not isinstance(value.get("studies"), list):
+        return "it has no list `studies`"
+    for index, study in enumerate(value["studies"]):
+        where = f"studies[{index}]"
+        if not isinstance(study, dict) or not isinstance(study.get("name"), str):
+            return f"{where} has no name"
+        for key, kind in (("arms", dict), ("seeds", int), ("evals", str)):
+            items = study.get(key) if key != "evals" else study.get(key) or []
+            if not isinstance(items, list) or not all(type(item) is kind for item in items):
+                return f"{where}.{key} is no list of {'objects' if kind is dict else kind.__name__}"
+        for number, arm in enumerate(study["arms"]):
+            name, budget = arm.get("name"), _budget(arm.get("config"))
+            if not isinstance(name, str) or {*name.split("/")} & {"", ".", ".."}:
+                return f"{where}.arms[{number}].name = {name!r}"
+            if not isinstance(budget.get("amount"), int | float) or not isinstance(budget.get("kind"), str):
+                return f"{where}.arms[{number}].config has no budget"
+    return ""
+
+
+def _budget(config: Any) -> dict[str, Any]:
+    budget = config.get("budget") if isinstance(config, dict) else None
+    return budget if isinstance(budget, dict) else {}
 
 
 def contradictions(directory: Path, runs: list[Run]) -> list[str]:
@@ -301,4 +328,5 @@ def strangers(directory: Path, keys: Sequence[str]) -> list[str]:
 def total_steps(config: Mapping[str, Any]) -> int | None:
     """Returns the steps of a run whose budget is given in steps."""
     budget = config["budget"]
-    return round(budget["amount"]) if budget["kind"] == "steps" else None
+    finite = math.isfinite(budget["amount"])
+    return round(budget["amount"]) if budget["kind"] == "steps" and finite else None

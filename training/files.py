@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from configs.documents import read_json as read_json
 from configs.errors import UserError
 
 
@@ -82,20 +83,6 @@ def finite(value: Any) -> Any:
 def write_json(path: str | Path, value: Any) -> None:
     """Replaces a JSON file in one step; numbers that are not finite become null."""
     write_text(path, json.dumps(finite(value), indent=2, allow_nan=False) + "\n")
-
-
-def read_json(path: str | Path) -> Any:
-    """Returns a JSON file's value.
-
-    Raises:
-        UserError: the file is missing or is no JSON; the place is named.
-    """
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: is not valid JSON: {error}") from error
 
 
 def read_lines(path: str | Path, torn: Literal["end", "skip"] = "end") -> Iterator[dict[str, Any]]:

@@ -27,7 +27,8 @@ from training import alike, failures, step
 from training.compilation import enable_cache
 from training.holding import exclusive, stop_signals
 from training.rng import root_key
-from training.trainer import Diverged, Preempted, _Training
+from training.trainer import Preempted, _Training
+from training.watch import Diverged
 
 
 def train(

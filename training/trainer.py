@@ -17,7 +17,7 @@ from configs import fields, tasks, validate
 from configs.errors import ConfigError, UserError
 from data import pipeline
 from models import counting, initialise
-from training import chips, distributed, failures, inherit, integrity, schedule, step, trackers, validation
+from training import chips, distributed, failures, inherit, integrity, schedule, step, trackers, validation, watch
 from training import mesh as meshes
 from training import record as records
 from training import run as runs
@@ -31,11 +31,7 @@ from training.rng import root_key
 
 FOLDERS = ("checkpoints", "damaged", "eval", "tensorboard", "tokenizer", "wandb")  # that are written into
 # Fields that change what is written beside a run, not the run; they may differ when a run is continued.
-FREE = ("name", "tracker", "mesh.", "log.", "eval.", "checkpoint.", "data.cache_dir", "data.workers", "data.prefetch")
-
-
-class Diverged(Exception):
-    """The loss is no longer a finite number."""
+FREE = tuple("name tracker mesh. log. watch. eval. checkpoint. data.cache_dir data.workers data.prefetch".split())
 
 
 class Preempted(Exception):
@@ -98,7 +94,7 @@ class _Training:
             self._start()
             with stop_signals() as caught, self.console:
                 self._loop(caught)
-        except Diverged as error:
+        except watch.Diverged as error:
             self._end("diverged", str(error))
         except Preempted as error:
             self._end("preempted", str(error))
@@ -183,6 +179,7 @@ class _Training:
         self.pending: list[Any] = []  # losses since the last line of metrics, on the device until they are read
         self.best: float | None = None
         self.val_loss: float | None = None
+        self.watch = watch.Watch(config)
         self.lines = 0  # of metrics.jsonl that the checkpoint knows of
         found = self.checkpoints.steps()
         if found:
@@ -191,7 +188,9 @@ class _Training:
         else:
             self.params = self._initial(shapes)
             self.opt_state = step.initial_opt_state(config, self.params, self.mesh)
-        self.validate = validation.validator(config, self.tokenizer, self.corpus, self.mesh)
+        ready = validation.batches(config, self.tokenizer, self.corpus)
+        self.validate = validation.validator(config, ready, self.mesh)
+        self.watch.prepare(ready[0], self.mesh)
         given = trackers.opened(config, self.workdir, self.spent.steps) if self.main else []
         guarded = [trackers.Guarded(tracker, self.console.say) for tracker in given]
         self.log = MetricsLog(self.workdir, self.spent.steps, guarded) if self.main else NoLog()
@@ -219,6 +218,7 @@ class _Training:
         self.pending, self.best, self.val_loss = meta["pending"], meta["best_val_loss"], meta["val_loss"]
         self.compile_seconds, self.eval_seconds = meta["compile_seconds"], meta["eval_seconds"]
         self.lines = meta.get("lines", 0)
+        self.watch.restore(meta.get("watch"))
         self.stream.set_state(meta["data"])
         self.console.say(f"continuing at step {self.spent.steps}")
 
@@ -250,6 +250,7 @@ class _Training:
         """Takes what a step of [rows, length] gave; loss and norm may still be on the device."""
         rows, length = shape
         self.pending.append(loss)
+        self.watch.add(norm)
         self._spend(rows * length, seconds)
         self._between(rate, norm, length)
 
@@ -289,6 +290,7 @@ class _Training:
             self._write_metrics(rate, float(norm), length, evaluated, last)
         if saved:
             self._save(self.val_loss if evaluated else None)
+        self.watch.after(at, evaluated, self.params, self.opt_state, self._meta)
 
     def _flush(self) -> None:
         """Reads the losses that are still on the device; the first that is not finite ends the run.
@@ -299,15 +301,17 @@ class _Training:
         began = time.perf_counter()
         values = [float(loss) for loss in self.pending]
         self.spent = dataclasses.replace(self.spent, seconds=self.spent.seconds + self._since(began))
+        self.watch.check(self.spent.steps, values, self.checkpoints)
         first = self.spent.steps - len(values) + 1
         for offset, value in enumerate(values):
             if not np.isfinite(value):
-                raise Diverged(f"the training loss became {value} at step {first + offset}")
+                raise watch.Diverged(f"the training loss became {value} at step {first + offset}")
         self.pending = values
 
     def _evaluate(self) -> None:
         start = time.perf_counter()
         self.val_loss = self.validate(self.params)
+        self.watch.look(self.params)
         if np.isfinite(self.val_loss):
             self.best = self.val_loss if self.best is None else min(self.best, self.val_loss)
         self.eval_seconds += time.perf_counter() - start
@@ -331,7 +335,7 @@ class _Training:
         if self.peak:
             line["mfu"] = speed * self.flops_per_token[self.stream.stage] / self.peak
         if evaluated:
-            line["val_loss"] = self.val_loss
+            line |= {"val_loss": self.val_loss, **self.watch.told}
         self.log.write(line)
         self.pending = []
         self.place.check()
@@ -358,7 +362,10 @@ class _Training:
     def _save(self, val_loss: float | None) -> None:
         self.log.sync()
         self.place.check()
-        meta = {
+        self.checkpoints.save(self.spent.steps, self.params, self.opt_state, self._meta(), val_loss)
+
+    def _meta(self) -> dict[str, Any]:
+        return {
             "spent": vars(self.spent),
             "pending": self.pending,
             "best_val_loss": self.best,
@@ -368,8 +375,8 @@ class _Training:
             "rng": {"seed": self.config.seed, "step": self.spent.steps},
             "data": self.stream.get_state(),
             "lines": self.log.lines,
+            "watch": self.watch.state,
         }
-        self.checkpoints.save(self.spent.steps, self.params, self.opt_state, meta, val_loss)
 
     def _end(self, status: str, error: str | None) -> None:
         """Waits for the checkpoint that is being written, closes, and records how the run ended.

@@ -29,10 +29,10 @@ def batches(config: ConfigDict, tokenizer: Any, corpus: Any) -> list[dict[str, n
     return list(retrieval.evaluation(retrieval.make(name, config, tokenizer, text), config.seed, **setting))
 
 
-def validator(config: ConfigDict, tokenizer: Any, corpus: Any, mesh: Any = None) -> Callable[[Any], float]:
-    """Returns `validation_loss(params)` in nats per token over `eval.tokens` tokens of the validation split."""
+def validator(config: ConfigDict, given: list[dict[str, np.ndarray]], mesh: Any = None) -> Callable[[Any], float]:
+    """Returns `validation_loss(params)` in nats per token over what `batches` gives."""
     losses, rules = steps.loss_function(config, mesh), meshes.rules_of(config, mesh)
-    ready = [(batch["weights"], meshes.whole_batch(rules, batch)) for batch in batches(config, tokenizer, corpus)]
+    ready = [(batch["weights"], meshes.whole_batch(rules, batch)) for batch in given]
 
     def loss(params: Any) -> float:
         total, weight = 0.0, 0.0

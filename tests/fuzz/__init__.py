@@ -1,0 +1,1 @@
+"""Bad input, made from good: `python -m tests.fuzz` (`make fuzz`)."""
