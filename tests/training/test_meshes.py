@@ -51,7 +51,8 @@ def test_run_json_tells_the_mesh_and_one_device_evaluates(few: dict[str, Any]) -
     assert told["devices"][0]["count"] == 8
     assert len(jax.devices()) == 1
     run = runs.load(run)
-    validate = validation.validator(run.config, run.tokenizer, runs.open_data(run.config))
+    batches = validation.batches(run.config, run.tokenizer, runs.open_data(run.config))
+    validate = validation.validator(run.config, batches)
     assert validate(run.params) == pytest.approx(told["val_loss"], rel=1e-5)
 
 
