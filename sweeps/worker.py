@@ -223,7 +223,7 @@ def _ended(workdir: Path, status: str, error: str) -> Outcome:
 
 def print_trace(error: BaseException) -> None:
     """Prints how an error came about, secrets left out."""
-    print(redacted("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)
+    print(redacted("".join(traceback.format_exception(error))), end="", file=sys.stderr, flush=True)
 
 
 def _told(error: BaseException) -> str:

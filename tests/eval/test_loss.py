@@ -79,10 +79,10 @@ def test_longer_lengths_use_longer_rows_and_score_the_same_tokens(make, monkeypa
     seen: dict[int, list[np.ndarray]] = {}
     original = scoring.score
 
-    def spy(model, params, batch):
+    def spy(model, params, batch, rules=None):
         length = batch["tokens"].shape[1]
         seen.setdefault(length, []).append(batch["targets"][batch["weights"] > 0])
-        return original(model, params, batch)
+        return original(model, params, batch, rules)
 
     monkeypatch.setattr(scoring, "score", spy)
     found = evaluated(run)

@@ -40,11 +40,11 @@ def test_one_of_another_user_is_refused_and_ours_is_made_private(tmp_path, monke
 def test_an_arms_name_in_somebodys_sweep_json_leads_nowhere_else(tmp_path, arm) -> None:
     study = {"name": "s", "arms": [{"name": arm, "config": base.get_config().to_dict()}], "seeds": [0], "evals": []}
     (tmp_path / "sweep.json").write_text(json.dumps({"name": "x", "studies": [study]}))
-    with pytest.raises(UserError, match="is not safe as a folder"):
+    with pytest.raises(UserError, match=r"is not safe as a folder|arms\[0\].name = "):
         state.standings(tmp_path)
     study["arms"][0]["name"] = "fine@learning_rate=0.003"
     (tmp_path / "sweep.json").write_text(json.dumps({"name": "x", "studies": [study | {"seeds": ["0/../../.."]}]}))
-    with pytest.raises(UserError, match="is not safe as a folder"):
+    with pytest.raises(UserError, match=r"studies\[0\].seeds is no list of int"):
         state.standings(tmp_path)
 
 

@@ -47,10 +47,10 @@ def test_a_workers_log_and_its_marks_do_not_have_them(tmp_path, monkeypatch, sec
     def broken(*_):
         raise RuntimeError(f"no access with {KEY}")
 
-    monkeypatch.setattr(worker, "_function", lambda name: broken)
+    monkeypatch.setattr(worker, "function", lambda name: broken)
     job = worker.Job(str(tmp_path), "s", "arm", 0, {}, ("loss",))
-    outcome = worker._train(job, worker.Deadline(None))
-    worker._evaluate(job, worker.Deadline(None))
+    outcome = worker.train(job, worker.Deadline(None))
+    worker.evaluate(job, worker.Deadline(None))
     assert outcome.status == "failed"
     told = capsys.readouterr()
     assert "no access with [WANDB_API_KEY]" in told.err and KEY not in told.err + told.out
