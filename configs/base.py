@@ -226,7 +226,7 @@ def _eval() -> ConfigDict:
     evaluation.lengths = ()  # further lengths evaluated, in tokens
     evaluation.sliding = 0.0  # share of each length by which sliding windows move, in (0, 1]; 0: none are evaluated
     evaluation.scalings = ()  # RoPE scalings applied at evaluation only, beside the run's own, e.g. ("linear", "yarn")
-    evaluation.scaling_factor = 0.0  # their factor; 0: each length over scaling.original_length
+    evaluation.scaling_factor = 0.0  # their factor, 1 or more; 0: each length over scaling.original_length
     evaluation.bootstrap = 1000  # resamples of an interval
     evaluation.kv_storage = "model"  # of the KV cache, to measure another: model (the run's own), auto, int8 or fp8
     evaluation.retrieval = ConfigDict()

@@ -71,7 +71,7 @@ NOT_NEGATIVE = (
     "optimizer.weight_decay "
     "model.position.temperature.beta optimizer.clip_norm optimizer.z_loss checkpoint.every_steps eval.every_steps "
     "watch.loss_spike watch.attention_logit "
-    "eval.tokens eval.scaling_factor eval.throughput.batch_size eval.throughput.length "
+    "eval.tokens eval.throughput.batch_size eval.throughput.length "
     "eval.memory.limit_gib eval.heads.length eval.equivalence.length eval.equivalence.batch_size "
     "eval.retrieval.extra_tokens"
 ).split() + [f"data.weights.{name}" for name in tasks.SYNTHETIC]
@@ -87,6 +87,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "model.position.t5.buckets": (lambda v: v >= 2 and v % 2 == 0, "an even number, 2 or more"),
     "model.position.temperature.length": (lambda v: v >= 2, "2 or more"),
     "watch.dead_heads": (lambda v: 0 <= v < 1, "in [0, 1), 0 for not watched"),
+    "eval.scaling_factor": (lambda v: v >= 1 or v == 0, "1 or more, or 0 for what each length needs"),
     "eval.sliding": (lambda v: 0 <= v <= 1, "in (0, 1], or 0 for none"),
     "data.train_share": (lambda v: 0 < v < 1, "in (0, 1)"),
     "data.mqar.vocab_size": (lambda v: v >= 6 and v % 2 == 0, "an even number, 6 or more"),

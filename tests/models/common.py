@@ -91,9 +91,10 @@ def numpy_logits(
     def turn(x: np.ndarray, position: int) -> np.ndarray:
         if config.position.kind != "rope":
             return x
-        angle = position * config.position.rope.theta ** (-2.0 * np.arange(K // 2) / K)
-        spun = (x[: K // 2] + 1j * x[K // 2 :]) * np.exp(1j * angle)
-        return np.concatenate([spun.real, spun.imag])
+        r = int(K * config.position.rope.fraction)
+        angle = position * config.position.rope.theta ** (-2.0 * np.arange(r // 2) / r)
+        spun = (x[: r // 2] + 1j * x[r // 2 : r]) * np.exp(1j * angle)
+        return np.concatenate([spun.real, spun.imag, x[r:]])
 
     x = params["embedding"][ids]
     if config.position.kind == "learned":
