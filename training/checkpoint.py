@@ -1,8 +1,12 @@
 """Orbax checkpoints: parameters, optimizer state, and a JSON part with step, clocks, RNG and the data iterator."""
 
+import contextlib
 import copy
+import json
 import logging
+import math
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from configs.errors import UserError
 from training import integrity
 
 policies = ocp.checkpoint_managers
+SCORED = "val_loss_of_these"  # of meta: the validation loss of the parameters it lies beside, None where not evaluated
 logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax reports each save in dozens of lines, and raises errors
 
 
@@ -33,6 +38,30 @@ def unflat(leaves: dict[str, Any], like: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name in flat(like)])
 
 
+class _Best:
+    """Keeps the checkpoint of the lowest validation loss, earlier processes' among them.
+
+    Orbax's own policy would read the losses from a file a checkpoint, and open nothing where one of those is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.losses: dict[int, float] = {}
+        for path in folder.glob("*/meta/metadata"):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                self.add(int(path.parent.parent.name), json.loads(path.read_bytes()).get(SCORED))
+
+    def add(self, step: int, val_loss: float | None) -> None:
+        if isinstance(val_loss, float) and math.isfinite(val_loss):
+            self.losses[step] = val_loss
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Returns for each checkpoint whether it is the best of them; the first one of several."""
+        del context
+        known = [info.step for info in checkpoints if info.step in self.losses]
+        best = min(known, key=self.losses.__getitem__, default=None)
+        return [info.step == best for info in checkpoints]
+
+
 class Checkpoints:
     """The checkpoints of one run directory: the last `keep` and the best by validation loss.
 
@@ -43,11 +72,9 @@ class Checkpoints:
     def __init__(self, workdir: str | Path, keep: int = 2, read_only: bool = False) -> None:
         folder = (Path(workdir) / "checkpoints").resolve()
         self.folder = folder
-        best = policies.BestN(
-            get_metric_fn=lambda metrics: metrics["val_loss"], reverse=True, n=1, keep_checkpoints_without_metrics=False
-        )
+        self.best = _Best(folder)
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(n=keep), best]),
+            preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(n=keep), self.best]),
             read_only=read_only,
             create=not read_only,
             cleanup_tmp_directories=not read_only,  # of a killed process
@@ -67,7 +94,8 @@ class Checkpoints:
             return
         # The next step donates these buffers, and changes what meta refers to, while they are still being written.
         params, opt_state = jax.tree.map(jnp.copy, (flat(params), flat(opt_state)))
-        meta = copy.deepcopy(meta)
+        meta = copy.deepcopy(meta) | {SCORED: val_loss}
+        self.best.add(step, val_loss)
         self.manager.save(
             step,
             args=ocp.args.Composite(
@@ -76,7 +104,6 @@ class Checkpoints:
                 meta=ocp.args.JsonSave(meta),
                 checksums=integrity.ChecksumsArgs(),
             ),
-            metrics=None if val_loss is None else {"val_loss": val_loss},
         )
 
     def save_params(self, step: int, params: Any, meta: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """A run directory: exact resumption, refusals, and how a run ends."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from configs import cli, fields
 from configs.errors import UserError
 from training import run as runs
 from training import trainer
-from training.checkpoint import flat
+from training.checkpoint import Checkpoints, flat
 from training.files import read_json, read_lines
 
 TIMED = ("tokens_per_second", "mfu")
@@ -245,6 +246,19 @@ def test_the_last_and_the_best_checkpoints_stay(tiny, tmp_path) -> None:
     assert runs.load(tmp_path, best).step == best
     with pytest.raises(UserError, match="has no checkpoint of step 3"):
         runs.load(tmp_path, 3)
+
+
+def test_the_best_checkpoint_stays_when_later_processes_go_on(tmp_path) -> None:
+    """Of 1 to 9, saved by three processes: the last two and the best of all, whatever became of the others."""
+    kept, tree = [], {"a": np.ones(3, np.float32)}
+    for losses in ({1: 0.1, 2: 0.5, 3: 0.4}, {4: 0.2, 5: None, 6: 0.6}, {7: 0.05, 8: math.nan, 9: 0.5}):
+        saves = Checkpoints(tmp_path)
+        for step, loss in losses.items():
+            saves.save(step, tree, tree, {}, loss)
+        saves.close()
+        kept.append(saves.steps())
+        (tmp_path / f"checkpoints/{kept[-1][-2]}/meta/metadata").write_bytes(b"{\0")
+    assert kept == [[1, 2, 3], [1, 5, 6], [7, 8, 9]]
 
 
 def test_a_typing_error_in_a_field_is_answered_quickly(tmp_path) -> None:
