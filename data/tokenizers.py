@@ -14,6 +14,7 @@ import numpy as np
 import tokenizers as library
 from ml_collections import ConfigDict
 
+from configs.documents import ordinary
 from configs.errors import UserError
 from data.corpora import Corpus
 
@@ -206,7 +207,7 @@ def restore(folder: str | Path) -> Tokenizer:
     """
     path = Path(folder) / DESCRIPTION
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
+        description = json.loads(ordinary(path).read_text(encoding="utf-8"))
         kind = description["kind"]
         if kind == "char":
             return Characters(description["characters"])
@@ -226,7 +227,7 @@ def from_file(path: Path) -> FromFile:
         UserError: it is none.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with ordinary(path).open(encoding="utf-8", newline="") as file:
             return FromFile(file.read())
     except Exception as error:  # the library raises plain Exception
         raise UserError(f"{path}: is not a tokenizer.json ({error})") from error

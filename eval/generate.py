@@ -25,6 +25,7 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from configs import cli
+from configs.documents import ordinary
 from configs.errors import UserError, nearest
 from eval.progress import Silent, Told
 from eval.scoring import LOGITS
@@ -86,7 +87,7 @@ def read(path: str | Path, vocab_size: int) -> Prompts:
             vocabulary.
     """
     try:
-        with safetensors.safe_open(path, "np") as file:
+        with safetensors.safe_open(ordinary(path), "np") as file:
             types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
             _keys(path, types)
             found = {name: file.get_tensor(name) for name in types}

@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from configs import cli
+from configs.documents import ordinary
 from configs.errors import UserError
 from report import (
     charts_grid,
@@ -76,7 +77,7 @@ def write_report(sweep: Sweep, out: Path, reload: int = 0) -> Path:
 
 def _manifest(out: Path) -> list[str]:
     try:
-        names = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+        names = json.loads(ordinary(out / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
     plain = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from configs.documents import ordinary
 from configs.errors import UserError
 
 EVALS = ("loss", "retrieval", "throughput", "memory", "profile", "heads", "equivalence")
@@ -231,7 +232,7 @@ class _Reader:
         if optional and not file.exists():
             return {}
         try:
-            found = json.loads(file.read_text(encoding="utf-8"))
+            found = json.loads(ordinary(file).read_text(encoding="utf-8"))
         except json.JSONDecodeError as error:
             self.faults.append(f"{path}: line {error.lineno} column {error.colno}: {error.msg}")
         except (OSError, ValueError, RecursionError) as error:
@@ -246,7 +247,7 @@ class _Reader:
         """Returns the lines by step, of several for one step (after a resume) the last; a torn end is no fault."""
         file = self.directory / path
         try:
-            lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
+            lines = ordinary(file).read_text(encoding="utf-8", errors="replace").split("\n")
         except OSError:
             return []
         by_step: dict[float, dict[str, Any]] = {}

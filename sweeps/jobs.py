@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from configs.documents import ordinary
 from sweeps import squeue
 from sweeps.squeue import Word
 from sweeps.standing import Standing
@@ -62,7 +63,7 @@ def noted(directory: Path) -> list[Record]:
     found = []
     for path in sorted((directory / FOLDER).glob("*.json")):
         try:
-            found.append(Record(**json.loads(path.read_text(encoding="utf-8"))))
+            found.append(Record(**json.loads(ordinary(path).read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError):
             continue
     return found

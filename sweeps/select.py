@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ml_collections import ConfigDict
 
 from configs import fields, validate
+from configs.documents import ordinary
 from configs.errors import nearest
 from sweeps import axes, names
 
@@ -203,7 +204,7 @@ def read(directory: Path, selection: Selection, arm: str) -> Choice | None:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(ordinary(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

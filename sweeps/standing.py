@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from configs.documents import ordinary
 from training import process as processes
 
 STATUSES = ("done", "running", "preempted", "failed", "diverged", "waiting")
@@ -71,7 +72,7 @@ def read(workdir: Path, evals: Sequence[str] = (), total_steps: int | None = Non
         total_steps: shown for a run that has not begun.
     """
     try:
-        run = json.loads((workdir / "run.json").read_text(encoding="utf-8"))
+        run = json.loads(ordinary(workdir / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return Standing("waiting", total=total_steps, missing=tuple(evals))
     except (OSError, ValueError, RecursionError) as error:
@@ -167,7 +168,7 @@ def timestamp(text: Any) -> float:
 def last_lines(path: Path) -> list[dict[str, Any]]:
     """Returns the last whole objects of a JSON-lines file, without reading all of it."""
     try:
-        with path.open("rb") as file:
+        with ordinary(path).open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - TAIL))
             text = file.read().decode("utf-8", errors="replace")

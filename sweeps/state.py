@@ -19,6 +19,7 @@ import psutil
 from ml_collections import ConfigDict
 
 from configs import fields, redaction
+from configs.documents import ordinary
 from configs.errors import ConfigError, UserError
 from sweeps import chains, lease, names, select, standing
 from sweeps.expand import Run, Sweep
@@ -70,7 +71,7 @@ def launching(directory: Path) -> Iterator[None]:
 
 def _owner(path: Path) -> str:
     try:
-        who = json.loads(path.read_text(encoding="utf-8"))
+        who = json.loads(ordinary(path).read_text(encoding="utf-8"))
         return f" (process {who['pid']} on {who['host']})"
     except (OSError, ValueError, KeyError, TypeError):
         return ""
@@ -80,7 +81,7 @@ def launcher(directory: Path) -> str:
     """Returns which launcher is at work here, in words; empty where none is, or (on this host) its process is gone."""
     path = directory / PRIVATE / "launch.json"
     try:
-        who = json.loads(path.read_text(encoding="utf-8"))
+        who = json.loads(ordinary(path).read_text(encoding="utf-8"))
         if who["host"] == socket.gethostname() and not psutil.pid_exists(int(who["pid"])):
             return ""
     except (OSError, ValueError, KeyError, TypeError):
@@ -292,7 +293,7 @@ def mark(workdir: Path, **values: Any) -> None:
     """
     path = workdir / "run.json"
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = json.loads(ordinary(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         before = {"schema": SCHEMA}
     try:

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from configs import cli
+from configs.documents import ordinary
 from configs.errors import UserError
 from sweeps import jobs, state
 from sweeps.display import aligned, row, summary, table
@@ -135,7 +136,7 @@ def logs(directory: Path, board: Mapping[str, Standing], number: int) -> list[st
 def tail(path: Path, number: int) -> list[str]:
     """Returns a file's last lines, without reading all of it, and without the characters that move a cursor."""
     try:
-        with path.open("rb") as file:
+        with ordinary(path).open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - BYTES))
             text = file.read().decode("utf-8", errors="replace")
     except OSError:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from configs import fields
+from configs.documents import ordinary
 from configs.redaction import redacted
 from sweeps import lease, standing, state
 from sweeps.deadline import Deadline
@@ -174,7 +175,7 @@ def left_alone(workdir: Path) -> bool:
 def run_json(workdir: Path) -> dict[str, Any]:
     """Returns a run's run.json; empty where there is none that can be read."""
     try:
-        value = json.loads((workdir / "run.json").read_text(encoding="utf-8"))
+        value = json.loads(ordinary(workdir / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -1,7 +1,9 @@
 """A little of `python -m tests.fuzz` in every run of the tests, what it counts as found, and any JSON at all."""
 
 import json
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ from hypothesis import strategies as st
 
 from configs import fields, validate
 from configs.errors import ConfigError, UserError
-from sweeps import standing, state
+from data import tokenizers
+from eval import generate
+from sweeps import standing, state, status
 from tests.fuzz import __main__ as command
 from tests.fuzz import kinds
 from training.files import read_json, read_lines
@@ -104,6 +108,28 @@ def test_any_bytes_are_json_or_named(tmp_path: Path, content: bytes) -> None:
     except UserError as error:
         assert str(path) in str(error)
     assert all(isinstance(line, dict) for line in read_lines(path))
+
+
+def test_nobody_waits_for_a_pipe_in_a_files_place(tmp_path: Path, monkeypatch) -> None:
+    """Nobody writes to it; whoever opened it would be there for ever."""
+    monkeypatch.setattr(command, "SECONDS", 60)
+    os.mkfifo(tmp_path / "it")
+    (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "it")
+
+    def refused(read: Callable[[], Any]) -> str:
+        outcome, said = command.attempt(lambda argv: read(), [])
+        assert outcome == "refused", said
+        return said
+
+    assert f"{tmp_path / 'it'}: cannot be read: is a pipe" in refused(lambda: read_json(tmp_path / "it"))
+    with command.limited(60):
+        assert standing.last_lines(tmp_path / "metrics.jsonl") == status.tail(tmp_path / "it", 3) == []
+        (tmp_path / "run.json").symlink_to(tmp_path / "it")
+        assert "is a pipe" in standing.read(tmp_path).error
+        with pytest.raises(OSError, match="is a pipe"):
+            list(read_lines(tmp_path / "metrics.jsonl"))
+    assert "is a pipe" in refused(lambda: generate.read(tmp_path / "it", 8))
+    assert "is a pipe" in refused(lambda: tokenizers.from_file(tmp_path / "it"))
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, "1" * 5000, '{"a": "\udfff"}', "\ufeff{}"])

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from configs.documents import ordinary
 from configs.documents import read_json as read_json
 from configs.errors import UserError
 
@@ -93,7 +94,7 @@ def read_lines(path: str | Path, torn: Literal["end", "skip"] = "end") -> Iterat
     path = Path(path)
     if not path.exists():
         return
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with ordinary(path).open(encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
                 value = json.loads(line)

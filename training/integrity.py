@@ -15,6 +15,7 @@ from typing import Any
 
 import orbax.checkpoint as ocp
 
+from configs.documents import ordinary
 from configs.errors import UserError
 
 ITEM = "checksums"
@@ -83,11 +84,11 @@ def problem(checkpoint: Path, items: Sequence[str] = ()) -> str:
     """
     path = checkpoint / ITEM / FILE
     try:
-        told = (checkpoint / METADATA).read_text(encoding="utf-8")
+        told = ordinary(checkpoint / METADATA).read_text(encoding="utf-8")
         json.loads(told)
         if ITEM not in told and not path.parent.exists():
             return ""  # of a version that wrote none
-        sums = json.loads(path.read_text(encoding="utf-8"))
+        sums = json.loads(ordinary(path).read_text(encoding="utf-8"))
         wanted = {name: digest for name, digest in sums.items() if not items or name.split("/")[0] in items}
         missing = [
             item for item in items or ("params", "meta") if not any(name.startswith(f"{item}/") for name in sums)

@@ -135,7 +135,7 @@ def _bits(draw: random.Random, content: bytes, count: int) -> bytes:
 
 def place(draw: random.Random, path: Path) -> str:
     """Puts something else where a file should lie; says what."""
-    what = draw.choice(("missing", "directory", "full directory", "loop", "dangling", "forbidden"))
+    what = draw.choice(("missing", "directory", "full directory", "loop", "dangling", "pipe", "forbidden"))
     if what == "forbidden":
         path.chmod(0)
         return "forbidden"
@@ -147,6 +147,8 @@ def place(draw: random.Random, path: Path) -> str:
         path.mkdir()
         if what.startswith("full"):
             (path / path.name).write_text("{}")
+    elif what == "pipe":
+        os.mkfifo(path)
     elif what == "loop":
         path.symlink_to(path)
     elif what == "dangling":
