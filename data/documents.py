@@ -1,5 +1,6 @@
 """Documents from files: which files, how they are read, which split each document goes to."""
 
+import fnmatch
 import glob
 import hashlib
 import io
@@ -45,11 +46,13 @@ def stdlib_files() -> list[SourceFile]:
     """
     base = Path(sysconfig.get_paths()["stdlib"])
     found = []
-    for path in base.rglob("*.py"):
-        parts = path.relative_to(base).parts
-        folders_fit = not any(part in LEFT_OUT_FOLDERS or part.startswith("config-") for part in parts[:-1])
-        if folders_fit and not parts[-1].startswith(LEFT_OUT_FILES) and path.is_file():
-            found.append(_source_file(path, base))
+    for folder, folders, names in os.walk(base):
+        # Not gone into, since installed packages can be ten times the library.
+        folders[:] = [name for name in folders if name not in LEFT_OUT_FOLDERS and not name.startswith("config-")]
+        for name in fnmatch.filter(names, "*.py"):
+            path = Path(folder, name)
+            if not name.startswith(LEFT_OUT_FILES) and path.is_file():
+                found.append(_source_file(path, base))
     if len(found) < 100:
         raise UserError(
             f"this Python has no standard library sources in {base} ({len(found)} files); set data.path to a text"

@@ -3,10 +3,12 @@
 import datetime
 import functools
 import importlib.metadata
+import math
 import os
 import platform
 import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +112,26 @@ def describe(config: ConfigDict, data: dict[str, Any], mesh: Mesh | None = None)
 class Record:
     """run.json of one run directory, rewritten whole at every change; kept in memory alone unless it `writes`."""
 
+    every = 1.0  # seconds between writes of mere progress: each takes an fsync, and a tiny run has ten lines a second
+
     def __init__(self, workdir: Path, values: dict[str, Any], *, writes: bool = True) -> None:
         self.path = workdir / "run.json"
         self.values, self.writes = values, writes
+        self.written = -math.inf  # when, on the monotonic clock
 
     def update(self, **values: Any) -> None:
         """Sets fields and writes the file."""
         self.values |= values | {"updated": now()}
         if self.writes:
             write_json(self.path, redaction.clean(self.values))
+        self.written = time.monotonic()
+
+    def progress(self, **values: Any) -> None:
+        """Sets fields; writes the file if that is `every` seconds ago, else the next write has them.
+
+        A run that is killed leaves a run.json that is so much behind; what it has done, metrics.jsonl tells.
+        """
+        if time.monotonic() - self.written >= self.every:
+            self.update(**values)
+        else:
+            self.values |= values

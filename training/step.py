@@ -190,10 +190,15 @@ def lower(config: ConfigDict, batch: Batch | None = None, mesh: Mesh | None = No
     return jitted(config, mesh).lower(*arguments(config, batch, mesh))
 
 
-def compiled(config: ConfigDict, batch: Batch, mesh: Mesh | None = None) -> tuple[Any, float]:
-    """Returns (the compiled step for this batch's shapes, seconds it took to compile: 0 if it was known)."""
+def compiled(
+    config: ConfigDict, batch: Batch, mesh: Mesh | None = None, shaped: str | None = None
+) -> tuple[Any, float]:
+    """Returns (the compiled step for this batch's shapes, seconds it took to compile: 0 if it was known).
+
+    `shaped` is `shaping(config)`, where it is at hand: a loop that asks at every step works it out once.
+    """
     shapes = tuple((name, s.shape, str(s.dtype)) for name, s in batch_shapes(batch).items())
-    key = (shaping(config), shapes, mesh)
+    key = (shaping(config) if shaped is None else shaped, shapes, mesh)
     if key in _COMPILED:
         return _COMPILED[key], 0.0
     start = time.perf_counter()

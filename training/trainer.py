@@ -82,8 +82,7 @@ class _Training:
         self.compile_seconds = self.eval_seconds = 0.0
         self.before: dict[str, Any] = {}
         self.spent = Spent()
-        self.config = config
-        self.place = Place(workdir)
+        self.config, self.place = config, Place(workdir)
 
     def run(self) -> dict[str, Any]:
         """Prepares, trains, and records how it ended."""
@@ -172,6 +171,7 @@ class _Training:
         """Makes or restores the training state."""
         config = self.config
         shapes = step.abstract(config, self.mesh)
+        self.shaped = step.shaping(config)
         self.console = Console(config.name or self.workdir.name, self.quiet)
         distributed.agreed(lambda: integrity.set_damaged_aside(self.workdir, self._tell) if self.main else None)
         self.stream.say = self._tell
@@ -255,7 +255,7 @@ class _Training:
         self._between(rate, norm, length)
 
     def _program(self, batch: Any) -> Any:
-        program, seconds = step.compiled(self.config, batch, self.mesh)
+        program, seconds = step.compiled(self.config, batch, self.mesh, self.shaped)
         if seconds:
             self.compile_seconds += seconds
             self._drop_window()
@@ -340,7 +340,7 @@ class _Training:
         self.pending = []
         self.place.check()
         self.console.show(line, self.budget.progress(spent), last)
-        self.record.update(
+        self.record.progress(
             step=spent.steps,
             tokens=spent.tokens,
             flops=spent.flops,
