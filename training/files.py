@@ -46,10 +46,11 @@ def own(folder: Path, *names: str) -> None:
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
-    """Gives a temporary file to write, which takes the name `path` in one step at the end; folders are made."""
+def replacing(path: str | Path, *, folders: bool = True) -> Iterator[Path]:
+    """Gives a temporary file to write, which takes the name `path` in one step at the end; `folders` are made."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if folders:
+        path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
     temporary = Path(name)
@@ -64,9 +65,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Replaces a file by `text` in one step; folders are made."""
-    with replacing(path) as temporary:
+def write_text(path: str | Path, text: str, *, folders: bool = True) -> None:
+    """Replaces a file by `text` in one step; `folders` are made."""
+    with replacing(path, folders=folders) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
@@ -81,9 +82,9 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_json(path: str | Path, value: Any) -> None:
-    """Replaces a JSON file in one step; numbers that are not finite become null."""
-    write_text(path, json.dumps(finite(value), indent=2, allow_nan=False) + "\n")
+def write_json(path: str | Path, value: Any, *, folders: bool = True) -> None:
+    """Replaces a JSON file in one step; numbers that are not finite become null; `folders` are made."""
+    write_text(path, json.dumps(finite(value), indent=2, allow_nan=False) + "\n", folders=folders)
 
 
 def read_lines(path: str | Path, torn: Literal["end", "skip"] = "end") -> Iterator[dict[str, Any]]:

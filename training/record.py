@@ -123,7 +123,8 @@ class Record:
         """Sets fields and writes the file."""
         self.values |= values | {"updated": now()}
         if self.writes:
-            write_json(self.path, redaction.clean(self.values))
+            # Where the run directory has just vanished, nothing is made in its place.
+            write_json(self.path, redaction.clean(self.values), folders=False)
         self.written = time.monotonic()
 
     def progress(self, **values: Any) -> None:

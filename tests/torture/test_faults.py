@@ -98,6 +98,24 @@ def test_a_checkpoint_begun_in_the_very_moment_is_not_kept(make_tiny, half, monk
     assert not half.exists()
 
 
+def test_nor_is_its_run_json_written_in_its_place(make_tiny, half, whole, monkeypatch) -> None:
+    """The directory goes between the last look at it and the last line about it."""
+    original, away = record.Record.update, half.with_name("away")
+
+    def update(self, **values) -> None:
+        if values.get("status") == "done":
+            half.rename(away)
+        original(self, **values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(record.Record, "update", update)
+        with pytest.raises(UserError, match="vanished while training in it"):
+            trainer.train(make_tiny(), half, quiet=True)
+    assert not half.exists()
+    away.rename(half)
+    assert trainer.train(make_tiny(), half, quiet=True)["status"] == "done" and trace(half) == trace(whole)
+
+
 def test_whatever_fails_first_where_a_directory_vanished_it_is_told_that_it_did(make_tiny, half, monkeypatch) -> None:
     def write(self, line) -> None:
         half.rename(half.with_name("away"))
