@@ -124,7 +124,8 @@ class Checkpoints:
         wanted = {"params": params, "opt_state": opt_state}
         items = {name: ocp.args.StandardRestore(_targets(tree)) for name, tree in wanted.items()}
         found = self.manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore(), **items))
-        return unflat(found.params, params), unflat(found.opt_state, opt_state), found.meta
+        meta = {name: value for name, value in found.meta.items() if name != SCORED}
+        return unflat(found.params, params), unflat(found.opt_state, opt_state), meta
 
     def restore_params(self, step: int, params: Any) -> Any:
         """Returns the parameters of a step alone, in the shapes of the given (abstract) tree.
