@@ -46,6 +46,11 @@ def explained(error: BaseException, workdir: Path) -> str | None:
     return None
 
 
+def named(error: BaseException) -> str:
+    """Returns an error's type and the first line of its text, for what nothing better is known about."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def _of_store(error: BaseException) -> int | None:
     text = str(error)
     return next((number for words, number in STORE.items() if words in text), None)

@@ -120,7 +120,7 @@ class _Member(_Training):
             self._end("diverged" if isinstance(error, Diverged) else "preempted", str(error))
             return
         told = str(error) if isinstance(error, UserError) else failures.explained(error, self.workdir)
-        self._end("failed", told or f"{type(error).__name__}: {error}".splitlines()[0])
+        self._end("failed", told or failures.named(error))
 
 
 class _Pack:

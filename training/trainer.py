@@ -102,7 +102,7 @@ class _Training:
             raise
         except BaseException as error:
             told = self._told(error)
-            self._end("failed", told or f"{type(error).__name__}: {error}".splitlines()[0])
+            self._end("failed", told or failures.named(error))
             if told:
                 raise UserError(told) from error
             raise
@@ -411,10 +411,6 @@ class _Training:
         except Exception as error:
             if status == "failed":
                 return
-            told = (
-                self.place.gone()
-                or failures.explained(error, self.workdir)
-                or f"{type(error).__name__}: {error}".splitlines()[0]
-            )
+            told = self._told(error) or failures.named(error)
             self._end("failed", told)
             raise UserError(told) from error
