@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from configs.errors import UserError
 from training.failures import AGAIN
 
 LOCK = ".lock"
+SETTLED, LONGEST, PAUSE = 1.0, 10.0, 0.05  # seconds, of `Place.clear`
 
 
 @contextmanager
@@ -76,13 +78,27 @@ class Place:
         return found.st_dev, found.st_ino
 
     def clear(self) -> None:
-        """Takes away what a checkpoint that was being written made in the place of a directory that has vanished."""
-        if self.known is not None and self._now() is None:
-            for folder in self.file.parent.glob("checkpoints/*.orbax-checkpoint-tmp"):
-                shutil.rmtree(folder, ignore_errors=True)
-            for folder in (self.file.parent / "checkpoints", self.file.parent):
-                with suppress(OSError):  # it holds something else
-                    folder.rmdir()
+        """Takes away what a checkpoint that was being written made in the place of a directory that has vanished.
+
+        Where one part of a checkpoint fails, Orbax tells so at once and leaves the other parts' writing to its threads,
+        which make every folder that they miss: it is over when nothing has come again for `SETTLED` seconds.
+        """
+        until = time.monotonic() + LONGEST
+        quiet = 0.0
+        while self.known is not None and self._now() is None and quiet < SETTLED and time.monotonic() < until:
+            quiet = 0.0 if self._taken_away() else quiet + PAUSE
+            time.sleep(PAUSE)
+
+    def _taken_away(self) -> bool:
+        found = False
+        for folder in self.file.parent.glob("checkpoints/*.orbax-checkpoint-tmp"):
+            found = True
+            shutil.rmtree(folder, ignore_errors=True)
+        for folder in (self.file.parent / "checkpoints", self.file.parent):
+            with suppress(OSError):  # it is not there, or holds something else
+                folder.rmdir()
+                found = True
+        return found
 
     def gone(self) -> str:
         """Returns what to say where it was removed, moved or unmounted; empty where it is still there."""

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -95,6 +96,30 @@ def test_a_checkpoint_begun_in_the_very_moment_is_not_kept(make_tiny, half, monk
     monkeypatch.setattr(trainer.Checkpoints, "save", save)
     with pytest.raises(UserError, match="vanished while training in it"):
         trainer.train(make_tiny(), half, quiet=True)
+    assert not half.exists()
+
+
+def test_nor_what_is_written_of_it_after_its_failure_was_told(make_tiny, half, monkeypatch) -> None:
+    """One part of the checkpoint fails, the threads of another go on and make the folders that they miss."""
+
+    def late() -> None:
+        for name in ("params", "opt_state"):
+            time.sleep(0.3)
+            folder = half / "checkpoints/20.orbax-checkpoint-tmp" / name
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "_METADATA").write_text("{}")
+
+    def close(self) -> None:
+        original(self)
+        half.rename(half.with_name("away"))
+        writing.start()
+        raise ValueError("NOT_FOUND: what TensorStore says")
+
+    original, writing = trainer.Checkpoints.close, threading.Thread(target=late)
+    monkeypatch.setattr(trainer.Checkpoints, "close", close)
+    with pytest.raises(UserError, match="vanished while training in it"):
+        trainer.train(make_tiny(), half, quiet=True)
+    writing.join()
     assert not half.exists()
 
 
