@@ -3,6 +3,7 @@
 import os
 import signal
 
+import jax
 import numpy as np
 import pytest
 
@@ -44,6 +45,23 @@ def compare(folder, reference):
         np.testing.assert_allclose(x, wanted[name], rtol=2e-3, atol=2e-5, err_msg=name)
 
 
+@pytest.fixture
+def rested(monkeypatch):
+    """Holds every step to leaving, bit for bit, the state of those it does not move; returns how often each rested."""
+    original, counted = packed._Pack._step, dict[int, int]()
+
+    def step(self, moving):
+        places = {self.places[member.workdir] for member in moving}
+        before = jax.tree.map(np.array, self.state)
+        original(self, moving)
+        for at in set(range(self.size)) - places:
+            jax.tree.map(lambda old, new: np.testing.assert_array_equal(new[at], old[at]), before, self.state)
+            counted[at] = counted.get(at, 0) + 1
+
+    monkeypatch.setattr(packed._Pack, "_step", step)
+    return counted
+
+
 TOLD = ("started", "updated", "wall_time", "train_loss", "val_loss", "best_val_loss", "packed_with")
 
 
@@ -64,7 +82,9 @@ def test_a_pack_is_its_runs_by_themselves(configs, alone, tmp_path):
     assert packed.train(configs(), folders, quiet=True) == results, "finished runs are left as they are"
 
 
-def test_a_pack_that_is_stopped_and_one_that_lags_behind_go_on_to_the_same_trace(configs, alone, tmp_path, monkeypatch):
+def test_a_pack_that_is_stopped_and_one_that_lags_behind_go_on_to_the_same_trace(
+    configs, alone, tmp_path, monkeypatch, rested
+):
     folders = [tmp_path / str(i) for i in range(len(SEEDS))]
     original = packed._Member._spend
 
@@ -84,17 +104,19 @@ def test_a_pack_that_is_stopped_and_one_that_lags_behind_go_on_to_the_same_trace
         path.rmdir() if path.is_dir() else path.unlink()
     newest.rmdir()
     assert [result["status"] for result in packed.train(configs(), folders, quiet=True)] == ["done"] * 3
+    assert rested.keys() == {0, 2}
     for folder, reference in zip(folders, alone, strict=True):
         compare(folder, reference)
 
 
-def test_a_run_that_diverges_ends_and_the_others_go_on(configs, alone, tmp_path):
+def test_a_run_that_diverges_ends_and_the_others_go_on(configs, alone, tmp_path, rested):
     given = configs()
     given[1].optimizer.learning_rate = 1e30
     folders = [tmp_path / str(i) for i in range(len(SEEDS))]
     results = packed.train(given, folders, quiet=True)
     assert [result["status"] for result in results] == ["done", "diverged", "done"]
     assert "the training loss became" in results[1]["error"] and results[1]["step"] < 12
+    assert rested == {1: 12 - results[1]["step"]}
     for i in (0, 2):
         compare(folders[i], alone[i])
 
