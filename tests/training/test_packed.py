@@ -54,9 +54,9 @@ def rested(monkeypatch):
         places = {self.places[member.workdir] for member in moving}
         before = jax.tree.map(np.array, self.state)
         original(self, moving)
-        for at in set(range(self.size)) - places:
-            jax.tree.map(lambda old, new: np.testing.assert_array_equal(new[at], old[at]), before, self.state)
-            counted[at] = counted.get(at, 0) + 1
+        resting = sorted(set(range(self.size)) - places)
+        jax.tree.map(lambda old, new: np.testing.assert_array_equal(new[resting], old[resting]), before, self.state)
+        counted.update({at: counted.get(at, 0) + 1 for at in resting})
 
     monkeypatch.setattr(packed._Pack, "_step", step)
     return counted
