@@ -175,7 +175,7 @@ def main(argv: list[str]) -> int:
     names = _programs(given.programs, given.target)
     sweep = expand.load(given.sweep, overrides)
     target = plan_targets.open_target(given.target)
-    _remember()
+    _remember(target)
     lines = _with_progress(sweep, target, names)
     if given.json:
         _write(Path(given.json), sweep, target, lines)
@@ -192,11 +192,12 @@ def _programs(given: str | None, target: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _remember() -> None:
-    """Has JAX keep what it compiles."""
+def _remember(target: Target) -> None:
+    """Has JAX keep what it compiles; what is compiled for devices that are not here it could write, but not read."""
     from training.compilation import enable_cache
 
-    enable_cache()
+    if target.name in plan_targets.LOCAL:
+        enable_cache()
 
 
 def _with_progress(sweep: Sweep, target: Target, names: Sequence[str]) -> list[Line]:

@@ -158,6 +158,15 @@ def test_the_command_writes_json_and_refuses_other_targets(tmp_path, monkeypatch
         plan_targets.open_target("v5e:1x1")
 
 
+def test_only_programs_of_devices_that_are_here_are_kept(monkeypatch):
+    kept = []
+    monkeypatch.setattr("training.compilation.enable_cache", lambda: kept.append(True))
+    plan._remember(replace(CPU, name="v5e:1x1", platform="tpu"))
+    assert not kept, "JAX cannot read them again, and says so of each"
+    plan._remember(CPU)
+    assert kept
+
+
 def test_a_gpu_that_is_not_here_is_refused():
     with pytest.raises(UserError, match="--target=gpu: JAX sees no GPU here"):
         plan_targets.open_target("gpu")

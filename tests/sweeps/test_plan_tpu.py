@@ -34,6 +34,7 @@ def planned(tmp_path, sweep, target, *options):
         [*command, f"--json={out}", *options], cwd=CHECKOUT, env=env, capture_output=True, text=True, timeout=3000
     )
     assert out.exists(), done.stderr
+    assert "Warning" not in done.stderr
     arms = {arm["arm"]: arm for arm in json.loads(out.read_text())["arms"]}
     return done.returncode, done.stdout, arms
 
