@@ -88,7 +88,8 @@ def _lines(
         drawn = per_run[arm.name, run.seed]
         logged = _thin(_series(run, key, smooth=False), most)
         place = places.setdefault(tuple(drawn.index.to_list()), len(places))
-        one = {"arm": arm.name, "seed": run.seed, "done": run.status == "done", "at": place, "drawn": _short(drawn)}
+        one = {"arm": arm.name, "seed": str(run.seed), "done": run.status == "done"}
+        one |= {"at": place, "drawn": _short(drawn)}
         found.append(one | ({} if one["drawn"] == _short(logged) else {"logged": _short(logged)}))
     return {"thin": thinly, "tokens": [list(one) for one in places], "runs": found}
 

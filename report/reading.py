@@ -278,6 +278,8 @@ def number(value: Any) -> float:
 
 def whole(value: Any, default: int) -> int:
     """Returns an int, or the default for what is not a finite number."""
+    if type(value) is int and abs(value) < 2**63:  # a seed, whose last digits a float does not hold
+        return value
     found = number(value)
     return int(found) if math.isfinite(found) else default
 

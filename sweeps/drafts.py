@@ -16,7 +16,7 @@ EVALS = ("loss", "retrieval", "throughput", "memory", "profile", "heads", "equiv
 INHERITED = ("base", "arm", "match", "seeds", "select", "solved", "evals")  # beside `studies`, each study has them
 SHARED_KEYS = ("title", "question", "fixed", "derived", *INHERITED)
 STUDY_KEYS = ("axes", "baseline", *SHARED_KEYS)
-MOST_SEEDS = 2**31
+MOST_SEEDS = 2**63  # as `config.seed`
 SOLVED = {"accuracy": 1.0, "loss": 1e9}  # the keys of `solved`, and the most each may be
 
 

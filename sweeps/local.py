@@ -14,6 +14,7 @@ from typing import Any
 
 from sweeps import deadline
 from sweeps.worker import Job, Outcome, Place, serve
+from training import process as processes
 
 SPAWN = multiprocessing.get_context("spawn")  # JAX's threads do not survive a fork
 
@@ -159,11 +160,4 @@ def _died(code: int | None) -> str:
         return "its worker process closed the connection"
     if code == deadline.EXIT:
         return "timed out (--run-timeout), and did not save itself"
-    if code >= 0:
-        return f"its worker process exited with code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = " (out of memory?)" if name == "SIGKILL" else ""
-    return f"its worker process was killed by {name}{hint}"
+    return f"its worker process {processes.ended(code)}"

@@ -20,6 +20,7 @@ from configs import cli, fields
 from configs.errors import UserError
 from sweeps import standing
 from sweeps.worker import Job, Outcome
+from training import process as processes
 from training.files import write_json
 
 TRAIN = "sweeps.together:train"
@@ -70,11 +71,7 @@ def train(config: ConfigDict, workdir: str, env: Mapping[str, str] | None = None
         raise KeyboardInterrupt("stopped")
     if code == 2:
         raise UserError("train.py refused the run; its line is in log.txt")
-    raise RuntimeError(f"train.py, one of several processes, ended with {_how(code)}")
-
-
-def _how(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    raise RuntimeError(f"train.py, one of several processes, {processes.ended(code)}")
 
 
 def follow(job: Job, env: Mapping[str, str] | None = None) -> Outcome:

@@ -5,7 +5,6 @@ This module imports no JAX: the environment that divides cores and devices must 
 
 import gc
 import importlib
-import json
 import os
 import signal
 import socket
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from configs import fields
-from configs.documents import ordinary
+from configs.documents import read_json
+from configs.errors import UserError
 from configs.redaction import redacted
 from sweeps import lease, standing, state
 from sweeps.deadline import Deadline
@@ -175,8 +175,8 @@ def left_alone(workdir: Path) -> bool:
 def run_json(workdir: Path) -> dict[str, Any]:
     """Returns a run's run.json; empty where there is none that can be read."""
     try:
-        value = json.loads(ordinary(workdir / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        value = read_json(workdir / "run.json")
+    except UserError:
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -13,7 +13,7 @@ from typing import Any
 import filelock
 
 from configs.errors import UserError
-from training.failures import AGAIN
+from training import failures
 
 LOCK = ".lock"
 SETTLED, LONGEST, PAUSE = 1.0, 10.0, 0.05  # seconds, of `Place.clear`
@@ -105,7 +105,12 @@ class Place:
         if self.known is None or self._now() == self.known:
             return ""
         told = "vanished while training in it (removed, moved or unmounted); nothing more is written; bring it back"
-        return f"{self.file.parent}: {told}, {AGAIN}"
+        return f"{self.file.parent}: {told}, {failures.AGAIN}"
+
+    def told(self, error: BaseException) -> str | None:
+        """Returns in a line why training here failed, or None where nothing better is known than the error itself."""
+        known = str(error) if isinstance(error, UserError) else failures.explained(error, self.file.parent)
+        return self.gone() or known
 
     def check(self) -> None:
         """Makes sure that it is still there, since whatever writes next would make the folder anew.

@@ -119,8 +119,9 @@ class _Member(_Training):
         if isinstance(error, Diverged | Preempted):
             self._end("diverged" if isinstance(error, Diverged) else "preempted", str(error))
             return
-        told = str(error) if isinstance(error, UserError) else failures.explained(error, self.workdir)
-        self._end("failed", told or failures.named(error))
+        told = self.place.told(error) or failures.named(error)
+        self._end("failed", told)
+        self.record.values |= {"status": "failed", "error": told}  # nothing is written where the directory has gone
 
 
 class _Pack:

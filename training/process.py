@@ -1,6 +1,7 @@
-"""Which process a number means: the clock may jump, and numbers are given again. No JAX."""
+"""Which process a number means (the clock may jump, and numbers are given again), and how one ended. No JAX."""
 
 import os
+import signal
 from pathlib import Path
 
 
@@ -12,3 +13,14 @@ def began(pid: int) -> float | None:
         return int(told.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
+
+
+def ended(code: int) -> str:
+    """Returns in words how a process ended, from what `subprocess` and `multiprocessing` call its exit code."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}"

@@ -101,7 +101,7 @@ class _Training:
             self._end("failed", str(error))
             raise
         except BaseException as error:
-            told = self._told(error)
+            told = self.place.told(error)
             self._end("failed", told or failures.named(error))
             if told:
                 raise UserError(told) from error
@@ -401,9 +401,6 @@ class _Training:
                 flops=self.spent.flops,
             )
 
-    def _told(self, error: BaseException) -> str | None:
-        return self.place.gone() or failures.explained(error, self.workdir)
-
     @contextmanager
     def _failing_again(self, status: str) -> Iterator[None]:
         try:
@@ -411,6 +408,6 @@ class _Training:
         except Exception as error:
             if status == "failed":
                 return
-            told = self._told(error) or failures.named(error)
+            told = self.place.told(error) or failures.named(error)
             self._end("failed", told)
             raise UserError(told) from error

@@ -113,6 +113,24 @@ def test_speeds_show_how_far_they_scatter(tmp_path: Path) -> None:
     assert (two.text, two.sub) == ("30.0k", "20.0k–40.0k"), "least and largest over seeds"
 
 
+def test_seeds_that_no_float_tells_apart_are_two_runs(tmp_path: Path) -> None:
+    seeds = [2**63 - 2, 2**63 - 1]
+    directory = synthetic.losses(tmp_path, {"a": [1.8, 1.9], "b": [1.7, 1.6]})
+    written = directory / "sweep.json"
+    written.write_text(written.read_text().replace('"seeds": [0, 1]', f'"seeds": {seeds}'))
+    for arm in ("a", "b"):
+        for short, seed in enumerate(seeds):
+            (directory / f"runs/{arm}/seed{short}").rename(directory / f"runs/{arm}/seed{seed}")
+    study = read(directory).studies[0]
+    assert [run.seed for run in study.arms[0].done] == seeds
+    frame = report.load(directory)
+    assert frame[(frame["arm"] == "b") & (frame["measure"] == "loss")].set_index("seed")["value"].to_dict() == {
+        seeds[0]: 1.7, seeds[1]: 1.6,
+    }  # fmt: skip
+    lines = next(figure.lines for figure in build.figures(study) if figure.lines)
+    assert {line["seed"] for line in lines["runs"]} == set(map(str, seeds)), "a script's numbers are floats"
+
+
 def test_generated_answers_are_among_the_results(tmp_path: Path) -> None:
     content = synthetic.retrieval_json(0.9, (), (1,))
     content["by_length"][0]["exact_match"] = {"examples": 50, "correct": 40, "accuracy": 0.8, "interval": [0, 1]}

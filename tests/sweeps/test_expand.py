@@ -131,6 +131,12 @@ def test_runs_are_ordered_by_arm_and_carry_seed_and_name():
     assert [(run.config.name, run.config.seed) for run in runs] == [("h1", 0), ("h1", 1), ("h2", 0), ("h2", 1)]
 
 
+def test_seeds_go_as_far_as_the_config_s():
+    most = 2**63 - 1
+    runs = sweep(arm="a", seeds=[most, most - 1, 2**31]).runs()
+    assert [(run.key, run.config.seed) for run in runs][:2] == [(f"a/seed{s}", s) for s in (most, most - 1)]
+
+
 def test_all_impossible_arms_are_told_at_once_with_a_line_each():
     lines = refused(
         axes=[{"model.num_heads": [3, 4, 6], "model.num_kv_heads": [2, 3]}],
@@ -174,6 +180,7 @@ def test_an_odd_rotary_width_is_refused():
     (dict(seeds=3), "must be a list of whole numbers"),
     (dict(seeds=[0, 0]), "lists a seed twice"),
     (dict(seeds=[-1]), "-1 is no whole number"),
+    (dict(seeds=[2**63]), f"{2**63} is no whole number of 0 .. {2**63 - 1}"),
     (dict(seeds=[]), "must be a list"),
     (dict(evals=["los"]), "unknown evaluation 'los'; did you mean loss?"),
     (dict(evals="loss"), "must be a list"),

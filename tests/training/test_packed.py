@@ -122,6 +122,24 @@ def test_a_run_that_diverges_ends_and_the_others_go_on(configs, alone, tmp_path,
         compare(folders[i], alone[i])
 
 
+def test_a_run_whose_directory_vanishes_says_so_and_the_others_go_on(configs, alone, tmp_path, monkeypatch):
+    folders = [tmp_path / str(i) for i in range(len(SEEDS))]
+    original = packed._Member._spend
+
+    def spend(self, tokens, seconds):
+        original(self, tokens, seconds)
+        if self.spent.steps == 5 and self.workdir == folders[1]:
+            folders[1].rename(tmp_path / "elsewhere")
+
+    monkeypatch.setattr(packed._Member, "_spend", spend)
+    results = packed.train(configs(), folders, quiet=True)
+    assert [result["status"] for result in results] == ["done", "failed", "done"]
+    assert results[1]["error"].startswith(f"{folders[1]}: vanished while training in it")
+    assert not folders[1].exists()
+    for i in (0, 2):
+        compare(folders[i], alone[i])
+
+
 def test_only_runs_that_are_alike_are_packed(make_tiny, tmp_path):
     first = validate.resolve(make_tiny())
 
