@@ -1,4 +1,4 @@
-"""Parameters, FLOPs and KV bytes by formula, from config.model alone; no array is made.
+"""Parameters, FLOPs and KV bytes by formula, from config.model alone; no array is made, and JAX is not started.
 
 D width, L layers, H query heads, G KV heads, K head_dim, F mlp_width, V vocabulary, T length. Latent attention (MLA): K
 is nope_dim + rope_dim, Kv the values' dim.
@@ -9,7 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.attention import score_dims
-from models import pattern, storage
+from models import pattern
 
 N_COUNTS = (
     "every weight that multiplies an activation: attention and MLP matrices of all layers and the output matrix "
@@ -75,6 +75,8 @@ def kv_bytes_per_token(config: ConfigDict, bytes_per_element: int) -> int:
 
     Stored in 8 bits (`attention.kv_storage`) it is one byte an element, and 4 more a token and head for the scale.
     """
+    from models import storage  # it brings JAX
+
     return config.num_layers * sum(storage.token_bytes(config, bytes_per_element).values())
 
 
@@ -83,6 +85,8 @@ def kv_cache_bytes(config: ConfigDict, bytes_per_element: int, *, batch: int, ca
 
     A layer with a window holds min(capacity, window) tokens. int32 positions, segments and the like are not counted.
     """
+    from models import storage
+
     tokens = batch * sum(min(capacity, plan.window or capacity) for plan in pattern.plans(config))
     return {name: tokens * size for name, size in storage.token_bytes(config, bytes_per_element).items()}
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError, nearest
-from sweeps import places
+from sweeps import places, room
 from sweeps.driver import Engine
+from sweeps.expand import Sweep
 from sweeps.local import LocalEngine
 from sweeps.state import PRIVATE
 
@@ -70,6 +71,16 @@ class Where:
                 takers = " and ".join(launchers)
                 raise UserError(f"--{name}={value}: --launcher={given.launcher} does not take it; it is for {takers}")
         return Where(given.launcher, options)
+
+    def check(self, sweep: Sweep, directory: Path) -> None:
+        """Makes sure that no arm that is left to do is larger than this machine's memory; elsewhere nobody knows it.
+
+        Raises:
+            UserError: JAX does not start here.
+            ConfigError: arms are too large; each with both numbers.
+        """
+        if self.launcher == "local":
+            room.check(sweep, directory, places.machine())
 
     def build(self, directory: Path, workers: int | None, runs: int) -> tuple[Engine, str, bool]:
         """Returns the engine, what is told of it, and whether timed evaluations need the machine for themselves.

@@ -43,15 +43,14 @@ def launch(
 
     Raises:
         UserError: another launcher works there, the directory holds something else, or the engine is not to be had.
-        ConfigError: runs on disk contradict the sweep.
+        ConfigError: runs on disk contradict the sweep, or an arm is larger than this machine's memory.
     """
-    directory = directory.absolute()
+    directory, where = directory.absolute(), where or engines.Where()
+    where.check(sweep, directory)
     with state.launching(directory):
         change = state.take_up(directory, sweep, now())
         with signals() as caught, display.display() as shown:
-            engine, told, exclusive = (where or engines.Where()).build(
-                directory, workers, -(-len(sweep.runs()) // pack)
-            )
+            engine, told, exclusive = where.build(directory, workers, -(-len(sweep.runs()) // pack))
             try:
                 _announce(shown, sweep, directory, told, change)
                 driver = Driver(

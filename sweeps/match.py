@@ -227,7 +227,7 @@ def _bracket(enough: Callable[[int], bool], guess: int) -> tuple[int, int]:
 
 def count(equal: str, config: ConfigDict) -> int:
     """Returns a resolved config's parameters, FLOPs or KV bytes a token, exactly."""
-    from models import counting  # imports JAX, which the launcher has no other use for
+    from models import counting
 
     if equal == "kv_bytes":
         return counting.kv_bytes_per_token(config.model, 2 if config.model.dtype == "bfloat16" else 4)

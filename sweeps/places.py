@@ -1,5 +1,6 @@
 """How many workers a machine takes, and what each of them gets: a share of the cores, or a device of its own."""
 
+import functools
 import importlib.util
 import os
 import subprocess
@@ -15,30 +16,39 @@ from sweeps.worker import Place
 PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_rocm7_plugin", "jax_rocm60_plugin", "libtpu")
 WORKER_MEMORY = 1.5e9  # bytes a worker on the CPU needs at least
 THREADS = ("NPROC", "PJRT_NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
-PROBE = "import jax; print(jax.default_backend(), jax.local_device_count())"
+PROBE = (
+    "import jax; found = jax.local_devices(); limit = (found[0].memory_stats() or {}).get('bytes_limit', 0); "
+    "print(jax.default_backend(), len(found), limit)"
+)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What JAX would compute on here: `cpu`, `gpu` or `tpu`; devices of it; cores this process may use."""
+    """What JAX would compute on here: `cpu`, `gpu` or `tpu`; devices of it; cores this process may use.
+
+    `memory`: bytes that programs may use of one device; 0 where nothing tells.
+    """
 
     platform: str
     devices: int
     cores: int
+    memory: int = 0
 
 
+@functools.cache
 def machine() -> Machine:
     """Returns what there is, without starting JAX in this process (which would take the devices' memory)."""
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms == "cpu" or not any(importlib.util.find_spec(name) for name in PLUGINS):
-        return Machine("cpu", 1, cores())
+        return Machine("cpu", 1, cores(), memory())
     env = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, env=env)
     if probe.returncode:
         reason = (probe.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"JAX does not start on this machine: {reason}")
-    platform, devices = probe.stdout.split()[-2:]
-    return Machine({"cuda": "gpu", "rocm": "gpu"}.get(platform, platform), int(devices), cores())
+    platform, devices, limit = probe.stdout.split()[-3:]
+    known = memory() if platform == "cpu" else int(limit)
+    return Machine({"cuda": "gpu", "rocm": "gpu"}.get(platform, platform), int(devices), cores(), known)
 
 
 def cores() -> int:
@@ -49,6 +59,15 @@ def cores() -> int:
         return max(1, min(bound, int(quota) // int(period)))
     except (OSError, ValueError):  # no such file, or "max": no quota
         return bound
+
+
+def memory() -> int:
+    """Returns the bytes of memory this process may use: the machine's, or fewer under a container's limit."""
+    there = psutil.virtual_memory().total
+    try:
+        return min(there, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # no such file, or "max": no limit
+        return there
 
 
 def places(here: Machine, workers: int | None, runs: int, logs: Path) -> list[Place]:

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
-
 from configs.errors import ConfigError, UserError, nearest
+from sweeps import places
 
 GENERATIONS = ("v5e", "v6e", "v5p", "v4")
 LOCAL = ("cpu", "gpu")
@@ -81,7 +80,7 @@ def open_target(name: str) -> Target:
         return Target(name, "tpu", devices, _available(devices[0]))
     if name == "cpu":
         jax.config.update("jax_platforms", "cpu")
-        return Target(name, "cpu", tuple(jax.devices()[:1]), psutil.virtual_memory().total)
+        return Target(name, "cpu", tuple(jax.devices()[:1]), places.memory())
     if jax.default_backend() != "gpu":
         raise UserError(f"--target=gpu: JAX sees no GPU here, its platform is {jax.default_backend()}")
     stats = jax.devices()[0].memory_stats() or {}

@@ -56,6 +56,7 @@ def test_no_file_is_long_and_no_pickle_is_read(room: str) -> None:
     [
         ("report.build, sweeps.status", ("jax", "flax", "tensorflow")),
         ("training.trainer, eval.run, sweeps.launch", ("tensorflow", "torch")),
+        ("sweeps.launch, models.counting", ("jax", "flax")),
     ],
 )
 def test_what_is_loaded(modules: str, forbidden: tuple[str, ...]) -> None:
