@@ -1,18 +1,35 @@
-"""The environment with PyTorch and transformers that benches compare with; they are no dependencies of the project."""
+"""Environments with the packages that benches compare with; they are no dependencies of the project."""
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-PACKAGES = ("torch==2.13.0", "transformers", "safetensors", "numpy")
+from configs.errors import UserError
+
+TORCH = ("torch==2.13.0", "transformers", "safetensors", "numpy")
+# What MaxText imports to train on a CPU; its own lists are for TPUs and CUDA, and bring those devices' libraries.
+MAXTEXT = tuple(
+    "maxtext==0.2.5 jax flax optax orbax-checkpoint grain qwix aqtp tokamax google-tunix drjax pathwaysutils omegaconf "
+    "pydantic ml_collections absl-py sentencepiece tiktoken transformers datasets cloud-accelerator-diagnostics "
+    "tensorboardX psutil pyyaml jsonlines jinja2 pillow sympy".split()
+)
+MAXTEXT_PYTHON = "python3.12"
 
 
-def environment(folder: Path) -> Path:
-    """Returns the Python of an environment with PyTorch and transformers, made at the first call."""
-    python = folder / "bin" / "python"
+def environment(folder: Path, packages: Sequence[str] = TORCH, python: str = sys.executable) -> Path:
+    """Returns the Python of an environment with PyTorch and transformers (or other packages), made at the first call.
+
+    Raises:
+        UserError: there is no such `python` to make it with.
+    """
+    found = folder / "bin" / "python"
     if not (folder / ".made").exists():
-        print(f"making {folder} with {' '.join(PACKAGES)} ...", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+        if shutil.which(python) is None:
+            raise UserError(f"{python}: is not on this machine, and {packages[0]} needs it")
+        print(f"making {folder} with {' '.join(packages)} ...", flush=True)
+        subprocess.run([python, "-m", "venv", folder], check=True)
+        subprocess.run([found, "-m", "pip", "install", "--quiet", *packages], check=True)
         (folder / ".made").touch()
-    return python
+    return found

@@ -3,12 +3,16 @@
 import dataclasses
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.speed import serving, sweep, table
+from bench import environment
+from bench.speed import __main__ as command
+from bench.speed import peers, serving, sweep, table
 from bench.speed.cases import CASES, Case
+from configs.errors import UserError
 
 
 def results(ours: float, theirs: float) -> dict[str, Any]:
@@ -33,6 +37,17 @@ def test_every_target_names_a_peer_that_takes_part() -> None:
         ("train", (("jax", 2.0),)),
         ("decode", (("transformers", 8.0),)),
     }
+
+
+def test_peers_that_are_asked_for_take_part_in_what_they_can_do(tmp_path: Path) -> None:
+    cases = command.chosen(command.parsed(["--maxtext", "--compile"]))
+    assert {case.kind for case in cases if "maxtext" in case.peers} == {"train"}
+    assert all("torch.compile" in case.peers for case in cases)
+    assert "maxtext" not in {peer for case in command.chosen(command.parsed([])) for peer in case.peers}
+    started = peers.commands(Path("torch"), 2, compiled=True, maxtext=Path("maxtext"))
+    assert {peer for case in cases for peer in case.peers} <= set(started)
+    with pytest.raises(UserError, match=r"python3\.none: is not on this machine, and maxtext==\S+ needs it"):
+        environment.environment(tmp_path / "none", environment.MAXTEXT, "python3.none")
 
 
 def test_a_peer_warms_up_then_answers_in_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

@@ -1,9 +1,10 @@
 """Our speed beside peers', in one run: `make bench`.
 
 Peers: transformers' Llama in PyTorch (SDPA, fused AdamW), in an environment of its own that is made at the first call;
-and plain JAX as most people write it. Each is a process that waits while another works; they take turns on the same
-shapes with the same number of threads. Then what share of a sweep is training and evaluation, and how training's memory
-grows with length. Prints a table, and writes it and all measurements to --out.
+plain JAX as most people write it; and with --maxtext MaxText, in another environment (Python 3.12). Each is a process
+that waits while another works; they take turns on the same shapes with the same number of threads. Then what share of
+a sweep is training and evaluation, and how training's memory grows with length. Prints a table, and writes it and all
+measurements to --out.
 """
 
 import argparse
@@ -18,10 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.environment import environment
+from bench.environment import MAXTEXT, MAXTEXT_PYTHON, environment
 from bench.speed import peers, sweep, table
 from bench.speed.cases import CASES, Case
 from bench.speed.peers import CHECKOUT, OURS
+from configs import cli
 from eval.progress import Told
 from sweeps.places import cores
 
@@ -29,8 +31,12 @@ from sweeps.places import cores
 def chosen(given: argparse.Namespace) -> list[Case]:
     """Returns the cases asked for, in the dtype asked for."""
     cases = [case for case in CASES if not given.only or given.only in case.name]
-    extra = ("torch.compile",) if given.compile else ()
-    return [dataclasses.replace(case, dtype=given.dtype, peers=case.peers + extra) for case in cases]
+
+    def peers_of(case: Case) -> tuple[str, ...]:
+        compiled = ("torch.compile",) if given.compile else ()
+        return case.peers + compiled + (("maxtext",) if given.maxtext and case.kind == "train" else ())
+
+    return [dataclasses.replace(case, dtype=given.dtype, peers=peers_of(case)) for case in cases]
 
 
 def memory() -> dict[str, float]:
@@ -42,8 +48,11 @@ def memory() -> dict[str, float]:
 def shapes(given: argparse.Namespace, told: Told) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Measures every case; returns a row for each, and the versions."""
     python = given.python or environment(given.environment)
+    maxtext = None
+    if given.maxtext:
+        maxtext = given.maxtext_python or environment(given.maxtext_environment, MAXTEXT, MAXTEXT_PYTHON)
     rows = []
-    with peers.started(peers.commands(python, given.threads, compiled=given.compile)) as found:
+    with peers.started(peers.commands(python, given.threads, compiled=given.compile, maxtext=maxtext)) as found:
         about = {name: version for peer in found.values() for name, version in peer.about.items()}
         for case in told.track("shapes", chosen(given)):
             taking_part = [found[OURS], *(found[name] for name in case.peers)]
@@ -68,6 +77,11 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="only cases with this in their name; no sweep and no memory")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of activations")
     parser.add_argument("--compile", action="store_true", help="also transformers under torch.compile")
+    parser.add_argument("--maxtext", action="store_true", help="also MaxText's training steps")
+    parser.add_argument(
+        "--maxtext-environment", type=Path, default=default / "maxtext", help="MaxText's, where it is or is made"
+    )
+    parser.add_argument("--maxtext-python", type=Path, help="one that has MaxText already, instead")
     parser.add_argument("--no-sweep", action="store_true", help="leave the sweep out, which takes three minutes")
     parser.add_argument("--whole-sweep", action="store_true", help="all five arms of it, not two: eight minutes")
     return parser.parse_args(argv)
@@ -95,4 +109,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    cli.main(main)

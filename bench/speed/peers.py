@@ -76,15 +76,28 @@ def started(commands: dict[str, Sequence[str | Path]]) -> Iterator[dict[str, Pee
         yield peers
 
 
-def commands(torch_python: Path, threads: int, *, compiled: bool) -> dict[str, Sequence[str | Path]]:
-    """Returns how each peer is started; `compiled` adds transformers under torch.compile."""
+def commands(
+    torch_python: Path, threads: int, *, compiled: bool, maxtext: Path | None = None
+) -> dict[str, Sequence[str | Path]]:
+    """Returns how each peer is started.
+
+    Args:
+        torch_python: has PyTorch and transformers.
+        threads: of each peer.
+        compiled: adds transformers under torch.compile.
+        maxtext: has MaxText, and adds it.
+    """
     llama: list[str | Path] = [torch_python, "-m", "bench.speed.hf_llama", str(threads)]
     found: dict[str, Sequence[str | Path]] = {
         OURS: [sys.executable, "-m", "bench.speed.ours", str(threads)],
         "transformers": llama,
         "jax": [sys.executable, "-m", "bench.speed.plain_jax", str(threads)],
     }
-    return {**found, "torch.compile": [*llama, "compile"]} if compiled else found
+    if compiled:
+        found["torch.compile"] = [*llama, "compile"]
+    if maxtext is not None:
+        found["maxtext"] = [maxtext, "-m", "bench.speed.maxtext", str(threads)]
+    return found
 
 
 def measure(case: Case, peers: Sequence[Peer], rounds: int, seconds: float) -> dict[str, list[float]]:
