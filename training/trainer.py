@@ -27,7 +27,7 @@ from training.compilation import enable_cache
 from training.files import own, read_json, write_json
 from training.holding import Place, exclusive, stop_signals
 from training.metrics import Console, MetricsLog, NoLog
-from training.rng import root_key
+from training.rng import step_keys
 
 FOLDERS = ("checkpoints", "damaged", "eval", "tensorboard", "tokenizer", "wandb")  # that are written into
 # Fields that change what is written beside a run, not the run; they may differ when a run is continued.
@@ -224,7 +224,7 @@ class _Training:
 
     def _loop(self, caught: list[int]) -> None:
         """Steps until the budget is spent; everything that is not a step happens at multiples of its interval."""
-        config, key = self.config, root_key(self.config.seed)
+        config, keys = self.config, step_keys(self.config)
         self.window = (time.perf_counter(), 0)
         self.clocked = config.budget.kind == "seconds"
         stopping = distributed.Stopping()
@@ -233,14 +233,16 @@ class _Training:
                 self._flush()
                 self._save(self.val_loss)
                 raise Preempted(number)
+            began = time.perf_counter()
             batch = meshes.global_batch(self.rules, next(self.stream), self.share)
             program = self._program(batch)
-            began = time.perf_counter()
+            if not self._busy():
+                began = time.perf_counter()  # the device waited too; else it went on with earlier steps
             rows, length = batch["tokens"].shape
             update = self.spent.steps + 1
             rate = self.rate(update, self.budget.progress(self.spent))
             self.params, self.opt_state, loss, norm = program(
-                self.params, self.opt_state, batch, np.float32(rate), jax.random.fold_in(key, update)
+                self.params, self.opt_state, batch, np.float32(rate), keys(update)
             )
             if self.clocked:
                 loss.block_until_ready()
@@ -253,6 +255,10 @@ class _Training:
         self.watch.add(norm)
         self._spend(rows * length, seconds)
         self._between(rate, norm, length)
+
+    def _busy(self) -> bool:
+        last: Any = self.pending[-1] if self.pending else None
+        return isinstance(last, jax.Array) and not last.is_ready()
 
     def _program(self, batch: Any) -> Any:
         program, seconds = step.compiled(self.config, batch, self.mesh, self.shaped)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
 from training.budget import Budget, Spent
-from training.schedule import learning_rate, shape
+from training.schedule import BLOCK, learning_rate, shape
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,14 @@ def test_warmup_stable_decay() -> None:
     rate = shape(optimizer(schedule="wsd"), 10, 100)
     expected = {0: 0.0, 5: 0.5, 10: 1.0, 50: 1.0, 80: 1.0, 90: 0.55, 100: 0.1}
     assert {at: pytest.approx(float(rate(at)), abs=1e-6) for at in expected} == expected
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd", "constant"])
+def test_rates_worked_out_in_blocks_are_each_updates_own(schedule: str) -> None:
+    config, total = optimizer(schedule=schedule, warmup_steps=1030), 2 * BLOCK + 5
+    rate, alone = learning_rate(config, Budget("steps", total, [Stage(None, 5, 3)], [1.0])), shape(config, 1030, total)
+    updates = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 1031, 1500, 2 * BLOCK - 1, 2 * BLOCK, total, 3]
+    assert [rate(update, 0.0) for update in updates] == pytest.approx([float(alone(at)) for at in updates], rel=1e-6)
 
 
 @given(st.sampled_from(["cosine", "wsd", "constant"]), st.integers(0, 30), st.integers(1, 60))
