@@ -257,8 +257,8 @@ class _Training:
         self._between(rate, norm, length)
 
     def _busy(self) -> bool:
-        last: Any = self.pending[-1] if self.pending else None
-        return isinstance(last, jax.Array) and not last.is_ready()
+        last = self.pending[-1] if self.pending else 0.0  # a number once it was read
+        return not isinstance(last, float) and not last.is_ready()
 
     def _program(self, batch: Any) -> Any:
         program, seconds = step.compiled(self.config, batch, self.mesh, self.shaped)
