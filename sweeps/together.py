@@ -34,7 +34,7 @@ def train(config: ConfigDict, workdir: str, env: Mapping[str, str] | None = None
     has sent SIGTERM to train.py already, and of a second one of a kind it would die.
 
     Raises:
-        UserError: it refused; its line is in the log.
+        UserError: it refused, or could not go on; its line is in the log.
         RuntimeError: it died.
         KeyboardInterrupt: it was stopped before it could save anything.
     """
@@ -70,7 +70,7 @@ def train(config: ConfigDict, workdir: str, env: Mapping[str, str] | None = None
     if stops:
         raise KeyboardInterrupt("stopped")
     if code == 2:
-        raise UserError("train.py refused the run; its line is in log.txt")
+        raise UserError("train.py refused the run, or could not go on with it; its line is in log.txt")
     raise RuntimeError(f"train.py, one of several processes, {processes.ended(code)}")
 
 

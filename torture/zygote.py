@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 IMPORTS = "jax flax optax grain orbax.checkpoint tensorflow_datasets training.trainer eval.run torture.children".split()
 
@@ -127,11 +127,16 @@ class Zygote:
         self.asking = threading.Lock()
         assert self.process.stdout is not None
         self.process.stdout.readline()  # ready
-        threading.Thread(target=self._listen, daemon=True).start()
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
+        with self.process.stdout as said:
+            self._hear(said)
+
+    def _hear(self, said: IO[bytes]) -> None:
+        for line in said:
             message = json.loads(line)
             with self.changed:
                 if "pid" in message:
@@ -170,6 +175,9 @@ class Zygote:
         time.sleep(0.1)
         self.process.kill()
         self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.listener.join(10.0)
 
 
 if __name__ == "__main__":

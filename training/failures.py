@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import jax
@@ -23,10 +24,12 @@ ADVICE = {
     errno.EACCES: "make it writable",
     errno.EPERM: "make it writable",
 }
+# What sends between processes and how they know of one another, by the names in the errors of XLA and JAX.
+BETWEEN = re.compile("Gloo|NCCL|coordination service|heartbeat", re.IGNORECASE)
 
 
 def explained(error: BaseException, workdir: Path) -> str | None:
-    """Returns a failure of the disk or of a device in a line, or None where it is neither."""
+    """Returns a failure of the disk, of a device or of another process in a line, or None where it is none of them."""
     seen: BaseException | None = error
     while seen is not None:
         number = seen.errno if isinstance(seen, OSError) else _of_store(seen)
@@ -38,6 +41,9 @@ def explained(error: BaseException, workdir: Path) -> str | None:
     if isinstance(error, TimeoutError):
         told = " ".join(str(error).split())[:300]
         return f"writing a checkpoint took too long ({told}); a clock that is set forward looks like that; {AGAIN}"
+    if isinstance(error, jax.errors.JaxRuntimeError | ValueError) and BETWEEN.search(str(error)):
+        told = " ".join(str(error).split())[:300]
+        return f"the processes of this run lost one another ({told}); one of them may have died; {AGAIN}"
     if isinstance(error, jax.errors.JaxRuntimeError):
         told = " ".join(str(error).split())[:300]
         if told.startswith("RESOURCE_EXHAUSTED"):

@@ -1,9 +1,10 @@
 """How processes know of one another: what the environment says, and what is missing in it."""
 
+import jax
 import pytest
 
 from configs.errors import UserError
-from training import distributed
+from training import distributed, failures
 
 ADDRESS = {"JAX_COORDINATOR_ADDRESS": "node1:1234", "JAX_NUM_PROCESSES": "4"}
 SRUN = {"SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_NUM_TASKS": "2"}
@@ -63,3 +64,15 @@ def test_alone_everything_is_agreed_at_once():
     assert distributed.agreed(lambda: {"a": 1}) == {"a": 1} and distributed.main()
     stopping = distributed.Stopping()
     assert stopping([]) == 0 and stopping([15]) == 15
+
+
+@pytest.mark.parametrize("error", [
+    ValueError("UNKNOWN: Gloo all-reduce failed: [gloo/transport/tcp/pair.cc:547] Connection closed by peer"),
+    jax.errors.JaxRuntimeError("INTERNAL: NCCL operation ncclAllReduce failed: remote process exited"),
+    jax.errors.JaxRuntimeError("UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n/task:1"),
+])  # fmt: skip
+def test_a_process_that_is_gone_is_told_in_a_line(error, tmp_path):
+    told = failures.explained(error, tmp_path)
+    assert told.startswith(f"the processes of this run lost one another ({str(error)[:20]}") and "\n" not in told
+    assert told.endswith("the same command then goes on from the newest checkpoint")
+    assert failures.explained(ValueError("shapes differ"), tmp_path) is None

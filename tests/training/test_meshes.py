@@ -79,12 +79,36 @@ SETTINGS = (
 ).split()
 
 
-def together(workdir: Path) -> list[subprocess.Popen[str]]:
+def together(workdir: Path, *more: str) -> list[subprocess.Popen[str]]:
     """Starts the two processes of a run."""
-    changes = [f"--config.{setting}" for setting in SETTINGS]
+    changes = [f"--config.{setting}" for setting in (*SETTINGS, *more)]
     command = [sys.executable, "train.py", "--config=configs/tiny.py", *changes, f"--workdir={workdir}"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return [subprocess.Popen(command, cwd=devices.CHECKOUT, env=env, **pipes) for env in devices.environments(2, 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_process_that_is_killed_ends_the_other_and_the_run_goes_on(tmp_path: Path, dies: int) -> None:
+    processes = together(tmp_path, "log.every_steps=10", "checkpoint.every_steps=10")
+    until = time.monotonic() + 600
+    while not (tmp_path / "checkpoints/20").exists():
+        assert time.monotonic() < until and processes[0].poll() is None
+        time.sleep(0.05)
+    processes[dies].kill()
+    processes[dies].communicate()
+    # At once; where a checkpoint was being written, the heartbeat's 100 s may be waited for.
+    said = processes[1 - dies].communicate(timeout=300)[0]
+    code, aborted = processes[1 - dies].returncode, "another task died" in said
+    # Process 0 is the one that JAX's others ask; when it is gone, JAX may end them before Python hears of it.
+    assert code == 2 or (dies == 0 and code == -signal.SIGABRT and aborted), said
+    assert aborted or said.splitlines()[-1].startswith("error: the processes of this run lost one another (")
+    assert "Traceback" not in said
+    told = json.loads((tmp_path / "run.json").read_text())
+    assert told["status"] == ("failed" if dies == 1 else "running")
+    processes = together(tmp_path)
+    said = [process.communicate(timeout=900)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0] and "continuing at step " in said[0], said
 
 
 @pytest.mark.slow
