@@ -17,6 +17,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
+from models import axes as names
 from models.platform import current
 
 MLPS = ("swiglu", "gelu", "gelu_exact", "relu2", "relu")
@@ -148,10 +149,11 @@ def matmul(x: Array, w: Array, dtype: DTypeLike | None = None) -> Array:
     """Returns x @ w, [..., out] for x [..., in] and w [in, out], added up and given in `dtype` (None: x's).
 
     On the CPU the product is made of two axes: the gradient of w would sum over several, for which XLA transposes x,
-    and whatever x was made by runs transposed with it (SiLU's derivative took 48 ms and not 6 in a layer). Elsewhere
-    the axes stay apart, since they may be divided among devices.
+    and whatever x was made by runs transposed with it (SiLU's derivative took 48 ms and not 6 in a layer). Elsewhere,
+    and where devices share the tokens of a row, the axes stay apart: one that is divided cannot be made part of another
+    without every device having all of it.
     """
-    if x.ndim <= 2 or jax.default_backend() != "cpu":
+    if x.ndim <= 2 or current() != "cpu" or names.shards("length") > 1:
         return jnp.matmul(x, w, preferred_element_type=dtype)
     out = jnp.matmul(x.reshape(-1, x.shape[-1]), w, preferred_element_type=dtype)
     return out.reshape(*x.shape[:-1], w.shape[-1])

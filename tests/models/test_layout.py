@@ -1,5 +1,6 @@
 """The same function in another layout (fused QKV, scanned layers, remat, bfloat16), and how parameters begin."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -9,8 +10,9 @@ import pytest
 from flax import nnx
 
 import models
-from models import pattern
+from models import axes, layers, pattern
 from models.initial import seed_key
+from models.platform import compiling_for
 from models.transformer import Transformer
 from tests.models.common import as_dict, build, close, run, tiny, tokens
 
@@ -224,3 +226,21 @@ def test_first_values_are_the_same_under_jit() -> None:
 
 def test_state_has_few_arrays() -> None:
     assert len(jax.tree.leaves(models.initialise(tiny(num_layers=12), 0)[1])) == 11
+
+
+def reshaped() -> bool:
+    """Tells whether a product of [B, T, D] is traced with its rows and tokens made one axis."""
+    x_BTD, w_DF = jnp.ones((2, 6, 4)), jnp.ones((4, 8))
+    return "reshape" in str(jax.make_jaxpr(lambda x, w: layers.matmul(x, w))(x_BTD, w_DF))
+
+
+def test_rows_and_tokens_are_one_axis_of_a_product_on_the_cpu_alone_and_not_where_devices_share_tokens():
+    assert reshaped()
+    for platform in ("tpu", "gpu"):
+        with compiling_for(platform):
+            assert not reshaped(), "what is compiled for it must be what it runs"
+    mesh = SimpleNamespace(shape={"data": 2, "context": 2})
+    with axes.following(axes.Rules(mesh, (("batch", ("data",)),))):
+        assert reshaped()
+    with axes.following(axes.Rules(mesh, (("batch", ("data",)), ("length", ("context",))))):
+        assert not reshaped()
