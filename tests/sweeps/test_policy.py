@@ -76,7 +76,7 @@ with Deadline(0.2, saving=0.3):
             pass
 """
     begun = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code % str(CHECKOUT)], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code % str(CHECKOUT)], capture_output=True, text=True, timeout=120)
     assert done.returncode == deadline.EXIT and "not saved within 0.3 s" in done.stdout
     assert time.monotonic() - begun < 10
 
@@ -156,8 +156,9 @@ def test_a_lock_outlives_no_process(tmp_path):
 
 def test_without_locks_of_the_system_the_lease_keeps_others_out_until_it_is_no_longer_touched(tmp_path, monkeypatch):
     """Two hosts that do not see each other's locks: the lease says another host, and the lock file is gone."""
-    monkeypatch.setattr(lease, "LEASE", 2.0)
-    process = holder(tmp_path / "lock")
+    seconds = 5.0  # a holder that a busy machine keeps from touching it for so long has lost it
+    monkeypatch.setattr(lease, "LEASE", seconds)
+    process = holder(tmp_path / "lock", seconds)
     (tmp_path / "lock").unlink()  # flock on a new file: the system's lock no longer keeps anybody out
     marker = tmp_path / "lock.lease"
     own = next(line for line in marker.read_text().splitlines() if line.startswith("host="))
@@ -167,11 +168,11 @@ def test_without_locks_of_the_system_the_lease_keeps_others_out_until_it_is_no_l
         file.write(text)
     with pytest.raises(lease.Held), lease.hold(tmp_path / "lock"):
         pass
+    begun = time.monotonic()
     process.kill()
     process.communicate()
-    begun = time.monotonic()
     with lease.hold(tmp_path / "lock"):
-        assert time.monotonic() - begun > 1.5  # it could not know sooner that the other host's process was gone
+        assert time.monotonic() - begun > 0.6 * seconds  # it could not know sooner that the other host's process was gone
 
 
 # --- cancelling, watching ------------------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ def test_cancel_has_the_runs_saved_and_the_launcher_end(tmp_path, capsys):
     try:
         until(lambda: len(running(tmp_path)) == 2)
         assert cancel.main([str(tmp_path / "out")]) == 0
-        told = process.communicate(timeout=30)[0]
+        told = process.communicate(timeout=120)[0]
     finally:
         process.kill()
     assert process.returncode == 143 and "cancelled; the same command goes on" in told
@@ -223,7 +224,7 @@ def test_watch_follows_a_sweep_to_its_end(tmp_path, capsys):
     thread = threading.Thread(target=status.main, args=([str(tmp_path / "out"), "--watch=0.1"],))
     thread.start()
     summary = run(tmp_path, sweep)
-    thread.join(20)
+    thread.join(120)
     assert summary.code == 0 and not thread.is_alive()
     blocks = capsys.readouterr().out.split("----")
     assert any("brief/seed0  running" in block for block in blocks)

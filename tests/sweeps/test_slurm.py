@@ -94,6 +94,8 @@ def test_a_sweep_is_one_array_each_run_once_and_is_finished_by_another_launcher(
 
 def test_jobs_go_on_without_their_launcher_and_the_next_one_takes_them_up(cluster, ended, tmp_path):
     process, sweep = started(tmp_path, ["brief-a", "brief-b", "a"])
+    # One may be at work before the launcher has written down the others.
+    until(lambda: len(list((tmp_path / "out/.sweep/slurm").glob("*_submitted.pkl"))) == 3)
     until(lambda: at_work(tmp_path, "brief-a"))
     process.kill()
     process.communicate()
@@ -106,7 +108,7 @@ def test_what_waits_in_the_queue_shows_is_left_alone_by_others_and_taken_back(cl
     process, sweep = started(tmp_path, ["a", "b", "c"], "hold")
     ids = queued(tmp_path, 3)
     process.send_signal(signal.SIGINT)
-    told = process.communicate(timeout=30)[0]
+    told = process.communicate(timeout=120)[0]
     assert process.returncode == 130 and "3 runs left to slurm" in told
     board = status.standings(tmp_path / "out")
     assert board["a/seed0"].status == "waiting"
@@ -124,7 +126,7 @@ def test_what_waits_in_the_queue_shows_is_left_alone_by_others_and_taken_back(cl
     assert again["a/seed0"] == ids["a/seed0"]  # as it was: taken up
     assert again["c/seed0"] != ids["c/seed0"]  # another learning rate: queued anew
     assert cancel.main([str(tmp_path / "out")]) == 0
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == 143
     assert not jobs.noted(tmp_path / "out")
     assert all(word.over for word in squeue.states(list(again.values())).values())
@@ -151,8 +153,8 @@ def test_a_run_that_is_requeued_is_saved_and_goes_on_without_a_launcher(cluster,
     process.communicate()
     subprocess.run(["scontrol", "requeue", ids["brief-a/seed0"]], check=True)  # as preemption does
     subprocess.run(["scancel", "--signal=USR2", ids["brief-b/seed0"]], check=True)  # as the time limit does, in time
-    until(lambda: squeue.states([ids["brief-a/seed0"]])[ids["brief-a/seed0"]].waits, 60)
-    until(lambda: squeue.states([ids["brief-b/seed0"]])[ids["brief-b/seed0"]].waits, 60)
+    until(lambda: squeue.states([ids["brief-a/seed0"]])[ids["brief-a/seed0"]].waits, 200)
+    until(lambda: squeue.states([ids["brief-b/seed0"]])[ids["brief-b/seed0"]].waits, 200)
     for job in ids.values():  # Slurm would wait two minutes; in the same second its own credential fails
         subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now+3"], check=True)
     assert run(tmp_path, sweep).code == 0
@@ -175,12 +177,12 @@ def test_a_run_that_slurm_preempts_goes_on_in_its_own_job(cluster, ended, tmp_pa
     process, _ = started(tmp_path, ["brief-a"], "partition=spare", f"cpus-per-task={everything}")
     try:
         ids = queued(tmp_path, 1)
-        until(lambda: at_work(tmp_path, "brief-a"), 120)
-        subprocess.run(["srun", "--partition=urgent", f"--cpus-per-task={everything}", "true"], check=True, timeout=120)
+        until(lambda: at_work(tmp_path, "brief-a"), 300)
+        subprocess.run(["srun", "--partition=urgent", f"--cpus-per-task={everything}", "true"], check=True, timeout=300)
         (job,) = ids.values()
-        until(lambda: squeue.states([job])[job].waits, 60)
+        until(lambda: squeue.states([job])[job].waits, 200)
         subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now+3"], check=True)
-        assert process.wait(180) == 0
+        assert process.wait(600) == 0
     finally:
         process.kill()
         process.communicate()

@@ -46,13 +46,13 @@ def test_two_processes_queued_again_end_with_the_same_losses(tmp_path: Path) -> 
     command += ["--launcher=slurm", "--ntasks=2", "--cpus=1"]
     with subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL) as launcher:
         run = tmp_path / "again/runs/two/seed0"
-        until(lambda: (run / "metrics.jsonl").exists() and len((run / "metrics.jsonl").read_text()) > 500, 120)
+        until(lambda: (run / "metrics.jsonl").exists() and len((run / "metrics.jsonl").read_text()) > 500, 400)
         (record,) = jobs.noted(tmp_path / "again")
         number = record.id.partition("_")[0]
         subprocess.run(["scontrol", "requeue", number], check=True)
-        until(lambda: json.loads((run / "run.json").read_text())["status"] == "preempted", 60)
+        until(lambda: json.loads((run / "run.json").read_text())["status"] == "preempted", 200)
         at = json.loads((run / "run.json").read_text())["step"]
-        assert launcher.wait(timeout=500) == 0  # Slurm lets a job that is queued again wait for two minutes
+        assert launcher.wait(timeout=1500) == 0  # Slurm lets a job that is queued again wait for two minutes
     assert 0 < at < 600 and not squeue.states([record.id])[record.id].runs
     told = json.loads((run / "run.json").read_text())
     assert (told["status"], told["processes"], told["mesh"]["data"]) == ("done", 2, 2)

@@ -67,7 +67,7 @@ def test_more_devices_than_there_are_are_refused_in_a_line() -> None:
 
 @pytest.mark.slow
 def test_every_mesh_has_the_same_losses_and_goes_on_from_every_other(tmp_path: Path) -> None:
-    found = devices.measured(tmp_path)
+    found = devices.measured(tmp_path, steps=6)
     assert len(found["restored"]) == len(devices.CELLS) == 10
     print("\n".join(devices.table(found)))
     assert worst(found) < 1e-4, found
