@@ -32,7 +32,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from scipy import stats as distributions
+from scipy import special
 
 from configs import tasks
 from configs.errors import UserError
@@ -310,6 +310,6 @@ def cka_with_interval(outputs_RNHV: np.ndarray, real_RN: np.ndarray) -> dict[str
         left = np.array([np.nanmean(one) for one in without if np.isfinite(one).any()])
         if len(left) == len(parts):
             error = np.sqrt((len(left) - 1) * np.var(left))
-            half = float(error * distributions.t.ppf(0.5 + stats.CONFIDENCE / 2, len(left) - 1))
+            half = float(error * special.stdtrit(len(left) - 1, 0.5 + stats.CONFIDENCE / 2))
             interval = [max(0.0, mean - half), min(1.0, mean + half)]
     return {"mean": mean, "interval": interval, "pairs": _rounded(pairs_HH)}

@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet
-
 from configs import cli
 from configs.errors import UserError, nearest
 from configs.validate import check, to_dict
@@ -99,6 +96,8 @@ def record(run: runs.Run, name: str, found: dict[str, Any], seconds: float, prog
     path = Path(run.workdir) / "eval" / f"{name}.json"
     records = found.pop("records", None)
     if records:
+        import pyarrow.parquet
+
         with files.replacing(path.with_suffix(".parquet")) as temporary:
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), temporary)
     settings = {**to_dict(run.config)["eval"], **found.pop("settings", {})}

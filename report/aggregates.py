@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from report.comparable import reference_arm
 from report.formats import counted
@@ -48,17 +48,23 @@ class Table:
 
 def iqm(scores: np.ndarray) -> float:
     """Returns the mean of the middle half of all scores [seeds, tasks]."""
+    from scipy import stats  # slow to load, and most reports are about one task
+
     return float(stats.trim_mean(scores, 0.25, axis=None))
 
 
 def improvement(mine: np.ndarray, other: np.ndarray) -> float:
     """Returns P(mine > other), ties counting half, the mean over tasks of scores [seeds, tasks]: Mann-Whitney's U."""
+    from scipy import stats
+
     pairs = mine.shape[0] * other.shape[0]
     return float(np.mean(stats.mannwhitneyu(mine, other, axis=0).statistic) / pairs)
 
 
 def iqm_interval(scores: np.ndarray) -> tuple[float, float]:
     """Returns the 95% interval of `iqm` from resampled seeds of scores [seeds, tasks]; nan for too few seeds."""
+    from scipy import stats
+
     number = len(scores)
     drawn = np.random.default_rng(0).integers(0, number, (RESAMPLES // 2, number))
     return _ends(np.asarray(stats.trim_mean(scores[drawn].reshape(len(drawn), -1), 0.25, axis=1)), number)
@@ -78,7 +84,7 @@ def _ends(found: np.ndarray, number: int) -> tuple[float, float]:
     """Returns percentiles of resampled values, as far out as `statistics.bootstrap` takes them for so many seeds."""
     if number < BOOTSTRAP_FROM:
         return math.nan, math.nan
-    tail = stats.norm.cdf(math.sqrt(number / (number - 1)) * stats.t.ppf(0.5 - CONFIDENCE / 2, number - 1))
+    tail = special.ndtr(math.sqrt(number / (number - 1)) * special.stdtrit(number - 1, 0.5 - CONFIDENCE / 2))
     low, high = np.quantile(found, [tail, 1 - tail])
     return float(low), float(high)
 

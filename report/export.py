@@ -3,6 +3,8 @@
 They are drawn from the specs that the page shows. A pixel of the SVG is 1/96 inch, a point of the PDF 1/72.
 """
 
+import hashlib
+import importlib.metadata
 import math
 import re
 import struct
@@ -13,7 +15,10 @@ from typing import Any
 import altair as alt
 import vl_convert
 
+from configs.errors import UserError
+from configs.folders import cache_dir, private
 from report import theme
+from report.files import write
 
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 PNG_SCALE = 3.0  # 288 pixels an inch: print quality
@@ -90,5 +95,22 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def bundle() -> str:
-    """Returns Vega, Vega-Lite and vega-embed as one script that touches no network."""
+    """Returns Vega, Vega-Lite and vega-embed as one script that touches no network.
+
+    Making it takes longer than most of a report, so it is kept in the cache, in a folder that its user alone may enter,
+    by the versions it is made of; where there can be no such folder it is made anew.
+    """
+    try:
+        name = f"vega-{VEGA_LITE}-{importlib.metadata.version('vl-convert-python')}.js"
+        path = private(cache_dir() / "scripts", "what reports execute") / name
+        digest, _, script = (path.read_bytes() if path.is_file() else b"").partition(b"\n")
+        if not script or hashlib.sha256(script).hexdigest().encode() != digest:  # none yet, or damaged
+            script = _bundled().encode("utf-8")
+            write(path, hashlib.sha256(script).hexdigest().encode() + b"\n" + script)
+    except (OSError, UserError):
+        return _bundled()
+    return script.decode("utf-8")
+
+
+def _bundled() -> str:
     return str(vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE))

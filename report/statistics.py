@@ -3,6 +3,8 @@
 Why not the bootstrap alone: a mean of resampled seeds never leaves the range of the seeds, which for n seeds holds the
 true mean with probability 1 - 2**(1 - n) at most where differences are symmetric: 75% for 3, 94% for 5. Measured
 coverages are in docs/log.md.
+
+Distributions are scipy.special's, which scipy.stats calls: that one takes a third of a second to load.
 """
 
 import functools
@@ -11,13 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special
 
 CONFIDENCE = 0.95
 POWER = 0.8  # with which the smallest difference a design could have seen is seen
 BOOTSTRAP_FROM = 6  # seeds; the resampled means of fewer cannot hold the true one 95 times in 100
 RESAMPLES = 4999
-_Z = float(stats.norm.ppf(0.5 + CONFIDENCE / 2))
+_Z = float(special.ndtri(0.5 + CONFIDENCE / 2))
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,13 @@ class Difference:
 @functools.cache
 def _seen(number: int, level: float) -> float:
     """Returns the true mean, in deviations, at which a two-sided t-test of `number` values has power POWER."""
-    critical = stats.t.isf(level / 2, number - 1)
+    critical = -special.stdtrit(number - 1, level / 2)
 
     def power(shift: float) -> float:
         # Over the spread that the sample happens to have: scipy's noncentral t is inexact for one degree of freedom.
         quantiles = (np.arange(2000) + 0.5) / 2000
-        spread = np.sqrt(stats.chi2.ppf(quantiles, number - 1) / (number - 1))
-        return float(np.mean(stats.norm.sf(critical * spread - shift) + stats.norm.cdf(-critical * spread - shift)))
+        spread = np.sqrt(2 * special.gammaincinv((number - 1) / 2, quantiles) / (number - 1))
+        return float(np.mean(special.ndtr(shift - critical * spread) + special.ndtr(-critical * spread - shift)))
 
     highest = 4 * critical + 10
     return float(optimize.brentq(lambda shift: power(shift) - POWER, 0, highest)) / math.sqrt(number)
@@ -105,7 +107,7 @@ def over_seeds(values: Iterable[float]) -> Estimate:
 
 
 def _half_width(array: np.ndarray) -> float:
-    return float(stats.t.ppf(0.5 + CONFIDENCE / 2, array.size - 1)) * _standard_error(array)
+    return float(special.stdtrit(array.size - 1, 0.5 + CONFIDENCE / 2)) * _standard_error(array)
 
 
 def _mean(array: np.ndarray) -> float:
@@ -136,7 +138,7 @@ def paired(arm: Mapping[int, float], baseline: Mapping[int, float]) -> Differenc
     if differences.size == 1:
         return Difference(mean, math.nan, math.nan, math.nan, seeds)
     half, error = _half_width(differences), _standard_error(differences)
-    p = float(2 * stats.t.sf(abs(mean) / error, differences.size - 1)) if error > 0 else float(mean == 0)
+    p = float(2 * special.stdtr(differences.size - 1, -abs(mean) / error)) if error > 0 else float(mean == 0)
     resampled = bootstrap(differences)
     low, high = np.nanmin([mean - half, resampled[0]]), np.nanmax([mean + half, resampled[1]])
     return Difference(mean, float(low), float(high), p, seeds, error * math.sqrt(differences.size), resampled)
@@ -154,7 +156,9 @@ def bootstrap(values: np.ndarray) -> tuple[float, float]:
         return math.nan, math.nan
     if np.ptp(values) == 0:
         return float(values[0]), float(values[0])
-    tail = stats.norm.cdf(math.sqrt(number / (number - 1)) * stats.t.ppf(0.5 - CONFIDENCE / 2, number - 1))
+    tail = special.ndtr(math.sqrt(number / (number - 1)) * special.stdtrit(number - 1, 0.5 - CONFIDENCE / 2))
+    from scipy import stats  # slow to load, and few reports have so many seeds
+
     found = stats.bootstrap(
         (values,), np.mean, n_resamples=RESAMPLES, confidence_level=1 - 2 * float(tail), method="percentile",
         vectorized=True, rng=np.random.default_rng(0),
@@ -187,7 +191,7 @@ def _two_shares(first: Sequence[float], second: Sequence[float]) -> float:
     """Returns the p-value of the two-sample z-test of equal shares."""
     share = (first[0] + second[0]) / (first[1] + second[1])
     error = math.sqrt(share * (1 - share) * (1 / first[1] + 1 / second[1]))
-    return float(2 * stats.norm.sf(abs(first[0] / first[1] - second[0] / second[1]) / error)) if error > 0 else 1.0
+    return float(2 * special.ndtr(-abs(first[0] / first[1] - second[0] / second[1]) / error)) if error > 0 else 1.0
 
 
 def newcombe(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from configs import cli
 from configs.errors import UserError
+from configs.folders import private
 from sweeps import jobs, squeue, standing, state, together
 from sweeps.local import Ended
 from sweeps.places import THREADS
@@ -26,7 +27,6 @@ from sweeps.squeue import Word
 from sweeps.standing import now
 from sweeps.worker import Job, Outcome, redirect, work
 from training.distributed import slurm_tasks
-from training.files import private
 
 MOST = 1000  # jobs that are queued at once, and in one array: Slurm's own default
 NOTICE = 120  # seconds before a job's time limit at which its run saves itself

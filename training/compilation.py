@@ -1,20 +1,9 @@
 """The persistent compilation cache, shared by every run of one user."""
 
-import os
-from pathlib import Path
-
 import jax
 
+from configs.folders import cache_dir, private
 from training import allocator
-from training.files import private
-
-
-def cache_dir() -> Path:
-    """Returns where caches lie: $ABLAX_CACHE, else the platform's cache folder for the user."""
-    given = os.environ.get("ABLAX_CACHE")
-    if given:
-        return Path(given).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ablax"
 
 
 def enable_cache() -> None:

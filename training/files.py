@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,24 +12,6 @@ from typing import Any, Literal
 from configs.documents import ordinary
 from configs.documents import read_json as read_json
 from configs.errors import UserError
-
-
-def private(folder: Path, what: str) -> Path:
-    """Returns a folder that its user alone may enter, made if need be; for files that are executed when they are read.
-
-    Raises:
-        UserError: it exists and is not so; `what` names what lies there.
-    """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    status = folder.stat()
-    if hasattr(os, "getuid") and status.st_uid != os.getuid():
-        raise UserError(f"{folder}: {what} must be its user's own; this folder belongs to user {status.st_uid}")
-    mode = stat.S_IMODE(status.st_mode)
-    if hasattr(os, "getuid") and mode & 0o077:
-        raise UserError(
-            f"{folder}: {what} must be open to its user alone (mode 0700, is {mode:04o}): chmod 700 {folder}"
-        )
-    return folder
 
 
 def own(folder: Path, *names: str) -> None:

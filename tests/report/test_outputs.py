@@ -386,3 +386,23 @@ def test_a_hundred_runs_build_in_reasonable_time(tmp_path: Path) -> None:
     assert time.process_time() - begun < 30
     assert path.stat().st_size < 8 << 20
     assert len(table.build(read(directory).studies[0]).rows) == 25
+
+
+def test_the_script_of_charts_is_made_once_and_only_read_where_nobody_else_can_write(tmp_path, monkeypatch) -> None:
+    made = []
+    monkeypatch.setattr(export, "_bundled", lambda: made.append(1) or f"let number = {len(made)};")
+    monkeypatch.setenv("ABLAX_CACHE", str(tmp_path / "cache"))
+    first = export.bundle()
+    assert first == export.bundle() == "let number = 1;"
+    (kept,) = (tmp_path / "cache" / "scripts").iterdir()
+    assert kept.parent.stat().st_mode & 0o077 == 0
+    whole = kept.read_bytes()
+    for damage in (whole[:-1], whole.replace(b"number", b"Number"), b""):
+        kept.write_bytes(damage)
+        assert export.bundle() == f"let number = {len(made)};" and kept.read_bytes() != damage
+    assert len(made) == 4
+    kept.parent.chmod(0o777)
+    assert export.bundle() == "let number = 5;" and export.bundle() == "let number = 6;"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ABLAX_CACHE", str(tmp_path / "file"))
+    assert export.bundle() == "let number = 7;"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from configs import base
+from configs import base, folders
 from configs.errors import UserError
 from data import tfds_sets
 from data.documents import Document
@@ -29,11 +29,11 @@ def test_a_compilation_cache_that_others_may_enter_is_refused(tmp_path, monkeypa
 
 
 def test_one_of_another_user_is_refused_and_ours_is_made_private(tmp_path, monkeypatch) -> None:
-    made = files.private(tmp_path / "new" / "compiled", "the compilation cache")
+    made = folders.private(tmp_path / "new" / "compiled", "the compilation cache")
     assert made.stat().st_mode & 0o777 == 0o700
     monkeypatch.setattr("os.getuid", lambda: made.stat().st_uid + 1)
     with pytest.raises(UserError, match=r"must be its user's own; this folder belongs to user \d+"):
-        files.private(made, "the compilation cache")
+        folders.private(made, "the compilation cache")
 
 
 @pytest.mark.parametrize("arm", ["../..", "..", "a/b", "/etc", ".hidden", "", "a\n", None, "nul\0"])
@@ -84,4 +84,4 @@ def test_a_data_set_brings_no_code(tmp_path, monkeypatch) -> None:
 
 
 def test_the_caches_of_these_tests_are_private_too() -> None:
-    assert Path(compilation.cache_dir() / "compiled").stat().st_mode & 0o077 == 0
+    assert Path(folders.cache_dir() / "compiled").stat().st_mode & 0o077 == 0
