@@ -17,6 +17,8 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "coll
                "ragged-all-to-all")  # fmt: skip
 PALLAS = "tpu_custom_call"
 
+# A TPU spreads a collective over its start, the fusions it runs beside, and its end, and writes it down in each.
+_CHAIN = re.compile(r'\bchain_id="(\d+)"')
 _METADATA = re.compile(r"frontend_attributes=\{kernel_metadata=\{.*?\}\}, ", re.DOTALL)
 _BODY = re.compile(r'"custom_call_config":\{"body":"[^"]*"')
 _NAMED = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
@@ -46,6 +48,7 @@ def count(text: str) -> Counts:
     """Returns what a program does, from `compiled.as_text()`."""
     program = _Program(text)
     counts = Counts()
+    chains: set[tuple[str, str]] = set()
     moved = once = 0
     for instruction, line, times in program.run(program.entry, 1, counts):
         if (estimate := re.search(r'"estimated_cycles":"(\d+)"', line)) is not None:
@@ -53,7 +56,7 @@ def count(text: str) -> Counts:
         if instruction.opcode == "custom-call" and f'"{PALLAS}"' in line:
             counts.kernels[re.sub(r"\.\d+$", "", instruction.name)] += times
         kind = instruction.opcode.removesuffix("-start")
-        if kind in COLLECTIVES:
+        if kind in COLLECTIVES and _first(kind, line, chains):
             often, nbytes = counts.collectives.get(kind, (0, 0))
             counts.collectives[kind] = (often + times, nbytes + times * _received(instruction))
         if not program.inside.get(instruction.name):
@@ -61,6 +64,16 @@ def count(text: str) -> Counts:
             moved, once = moved + times * nbytes, once + nbytes
     counts.loops = moved / once if once else 1.0
     return counts
+
+
+def _first(kind: str, line: str, chains: set[tuple[str, str]]) -> bool:
+    """Tells whether a collective was not met before as another piece of the same chain, and notes it."""
+    found = _CHAIN.search(line)
+    if found is None:
+        return True
+    known = (kind, found[1]) in chains
+    chains.add((kind, found[1]))
+    return not known
 
 
 def _received(collective: Instruction) -> int:

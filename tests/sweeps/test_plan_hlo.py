@@ -64,6 +64,14 @@ backend_config={"window_config":{"estimated_cycles":"77"}}
 """
 
 
+def test_a_collective_that_is_spread_over_fusions_is_one():
+    spread = RECORDED.replace("channel_id=2,", 'channel_id=2, frontend_attributes={chain_id="0"},')
+    apart = spread.replace("channel_id=3,", 'channel_id=3, frontend_attributes={chain_id="1"},')
+    same = spread.replace("channel_id=3,", 'channel_id=2, frontend_attributes={chain_id="0"},')
+    assert plan_hlo.count(apart).collectives["all-gather"] == (2, 2 * 512)
+    assert plan_hlo.count(same).collectives["all-gather"] == (1, 512)
+
+
 def test_a_recorded_tpu_program():
     counts = plan_hlo.count(RECORDED)
     assert counts.cycles == {"mlp": 4 * 1000, "optimizer": 77}
