@@ -14,6 +14,7 @@ import filelock
 
 from configs.errors import UserError
 from training import failures
+from training.files import read_json
 
 LOCK = ".lock"
 SETTLED, LONGEST, PAUSE = 1.0, 10.0, 0.05  # seconds, of `Place.clear`
@@ -80,6 +81,7 @@ class Place:
     def clear(self) -> None:
         """Takes away what a checkpoint that was being written made in the place of a directory that has vanished.
 
+        And a run.json of this process's in it.
         Where one part of a checkpoint fails, Orbax tells so at once and leaves the other parts' writing to its threads,
         which make every folder that they miss: it is over when nothing has come again for `SETTLED` seconds.
         """
@@ -91,6 +93,12 @@ class Place:
 
     def _taken_away(self) -> bool:
         found = False
+        with suppress(OSError, UserError, LookupError, TypeError):
+            # In the folder that a checkpoint made there was one to write run.json into.
+            record = self.file.parent / "run.json"
+            if read_json(record)["pid"] == os.getpid():
+                record.unlink()
+                found = True
         for folder in self.file.parent.glob("checkpoints/*.orbax-checkpoint-tmp"):
             found = True
             shutil.rmtree(folder, ignore_errors=True)

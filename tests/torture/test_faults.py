@@ -1,5 +1,6 @@
 """Small versions of the faults that `make torture` puts in, each in this process; what is said, and the same trace."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -108,6 +109,7 @@ def test_nor_what_is_written_of_it_after_its_failure_was_told(make_tiny, half, m
             folder = half / "checkpoints/20.orbax-checkpoint-tmp" / name
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "_METADATA").write_text("{}")
+            (half / "run.json").write_text(json.dumps({"pid": os.getpid()}))
 
     def close(self) -> None:
         original(self)
