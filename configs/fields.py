@@ -96,8 +96,11 @@ def set_field(config: ConfigDict, name: str, value: Any) -> None:
     optional = value is None and name in unset()
     if not (exact or widened or optional):
         raise ConfigError(f"{name} = {value!r}: must be {describe(kind)}")
+    value, before = float(value) if widened else value, config[last]
+    if type(before) is type(value) and repr(before) == repr(value):
+        return  # what follows walks through the whole group, and most of a file's fields are as they were
     with config.ignore_type():
-        config[last] = float(value) if widened else value
+        config[last] = value
 
 
 def to_dict(config: ConfigDict) -> dict[str, Any]:
