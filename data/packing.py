@@ -40,7 +40,7 @@ class _Shuffled:
         """Returns epochs and items at places first .. first + count - 1, int64 [count] both."""
         places = range(first, first + count)
         items = np.array([self._order[place] for place in places], np.int64)
-        return np.array([place // self.items for place in places], np.int64), items
+        return np.arange(first, first + count) // self.items, items
 
 
 class Contiguous:
@@ -62,10 +62,9 @@ class Contiguous:
     def rows(self, first: int, count: int) -> Batch:
         """Returns consecutive rows of the shuffled order."""
         epochs, windows = self._order.take(first, count)
-        phases = np.array(
-            [_phase(self._seed, self._stage, int(epoch), len(self._stream)) for epoch in epochs], np.int64
-        )
-        starts = phases + windows * self._length
+        known = range(epochs[0], epochs[-1] + 1)
+        phases = np.array([_phase(self._seed, self._stage, epoch, len(self._stream)) for epoch in known], np.int64)
+        starts = phases[epochs - epochs[0]] + windows * self._length
         places = (starts[:, None] + np.arange(self._length + 1)) % len(self._stream)
         rows = self._stream.tokens[places].astype(np.int32)
         return {"tokens": rows[:, :-1], "targets": rows[:, 1:], "weights": np.ones(rows[:, 1:].shape, np.float32)}

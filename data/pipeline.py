@@ -115,6 +115,8 @@ class Mixture:
 
     def batch(self, number: int, share: Share = WHOLE) -> Batch:
         """Returns one batch, or what `share` says of it; only those rows are made."""
+        if len(self._sources) == 1 and share.of == 1:
+            return self._sources[0].rows(number * self._batch_size, self._batch_size)
         before, after = self.taken(number * self._batch_size), self.taken((number + 1) * self._batch_size)
         parts, ends = [], np.cumsum([high - low for low, high in zip(before, after, strict=True)])
         for first, last in share.spans(self._batch_size):

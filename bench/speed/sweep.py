@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.speed.peers import CHECKOUT
+from sweeps.driver import TIMED
 
 TINY = {"model.width": 64, "model.num_layers": 2, "data.length": 64, "data.batch_size": 16}
 ARMS = (
@@ -37,7 +38,8 @@ def measure(workers: int, *, whole: bool = False) -> dict[str, Any]:
     Returns:
         `share` of the workers' wall time in steps and evaluation (compiling apart), `wall` seconds, the seconds of
         `train`, `evaluation` and `compile` over all workers, and `second_seed`, programs that runs compiled whose arm
-        had run before.
+        had run before. `reserved`: seconds that workers were kept idle while another timed what must be timed alone,
+        and `share_reserved` what the share is with those as evaluation.
     """
     with tempfile.TemporaryDirectory() as folder:
         out, file = Path(folder) / "sweep", Path(folder) / "two_arms.py"
@@ -51,18 +53,20 @@ def measure(workers: int, *, whole: bool = False) -> dict[str, Any]:
         wall = time.perf_counter() - began
         if done.returncode:
             raise RuntimeError(f"the sweep failed: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
-        return {"wall": wall, "workers": workers, **_shares(out, wall * workers)}
+        return {"wall": wall, "workers": workers, **_shares(out, wall, workers)}
 
 
-def _shares(out: Path, total: float) -> dict[str, Any]:
-    train = evaluation = compiling = 0.0
+def _shares(out: Path, wall: float, workers: int) -> dict[str, Any]:
+    train = evaluation = compiling = reserved = 0.0
     second_seed = 0
     seen: set[str] = set()
     for run, values in _runs(out):
         text = (run / "log.txt").read_text(encoding="utf-8", errors="replace")
         compiled = [float(seconds) for seconds in COMPILED.findall(text)]
         spent = values["wall_time"]
-        evals = sum(json.loads(path.read_text())["seconds"] for path in (run / "eval").glob("*.json"))
+        each = {path.stem: json.loads(path.read_text())["seconds"] for path in (run / "eval").glob("*.json")}
+        evals = sum(each.values())
+        reserved += sum(each.get(name, 0.0) for name in TIMED) * (workers - 1)
         train += spent["train"]
         # Of what was compiled, all but the training step was compiled within evaluations.
         evaluation += spent["eval"] + evals - max(0.0, sum(compiled) - spent["compile"])
@@ -70,11 +74,13 @@ def _shares(out: Path, total: float) -> dict[str, Any]:
         arm = run.parent.name
         second_seed += len(compiled) if arm in seen else 0
         seen.add(arm)
-    share = (train + evaluation) / total
+    total = wall * workers
     return {
-        "share": share,
+        "share": (train + evaluation) / total,
+        "share_reserved": (train + evaluation + reserved) / total,
         "train": train,
         "evaluation": evaluation,
+        "reserved": reserved,
         "compile": compiling,
         "second_seed": second_seed,
     }
