@@ -91,18 +91,24 @@ def record(run: runs.Run, name: str, found: dict[str, Any], seconds: float, prog
     """Writes what an evaluation found to WORKDIR/eval/NAME.json behind the fields that all share; returns the whole.
 
     `records` among it, a table of what was measured one by one, goes to WORKDIR/eval/NAME.parquet.
+
+    Raises:
+        UserError: a file cannot be written: the disk is full or read-only, or a folder lies in its place.
     """
     files.own(Path(run.workdir), "eval")
     path = Path(run.workdir) / "eval" / f"{name}.json"
     records = found.pop("records", None)
-    if records:
-        import pyarrow.parquet
-
-        with files.replacing(path.with_suffix(".parquet")) as temporary:
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), temporary)
     settings = {**to_dict(run.config)["eval"], **found.pop("settings", {})}
     result = {"schema": SCHEMA, "eval": name, "step": run.step, "settings": settings, **found, "seconds": seconds}
-    files.write_json(path, result)
+    try:
+        if records:
+            import pyarrow.parquet
+
+            with files.replacing(path.with_suffix(".parquet")) as temporary:
+                pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), temporary)
+        files.write_json(path, result)
+    except OSError as error:
+        raise UserError(f"{error.filename2 or path}: cannot be written: {error.strerror or error}") from error
     progress.say(f"{name}: {path} ({seconds:.1f} s)")
     return result
 

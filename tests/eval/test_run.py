@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -109,3 +110,11 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(capsys):
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("loss: 1 of 3, ") and lines[-1].startswith("loss: 3 of 3")
     assert list(progress.Silent().track("loss", iter("ab"))) == ["a", "b"]
+
+
+def test_a_folder_in_the_place_of_a_result_is_told_in_a_line(tmp_path) -> None:
+    (tmp_path / "eval/loss.json/full").mkdir(parents=True)
+    run = SimpleNamespace(workdir=tmp_path, config=base.get_config(), step=1)
+    with pytest.raises(UserError, match=r"eval/loss\.json: cannot be written: Is a directory"):
+        command.record(run, "loss", {"loss": 1.0}, 0.1, progress.Silent())
+    assert [path.name for path in (tmp_path / "eval").iterdir()] == ["loss.json"], "and no half of one is left"
