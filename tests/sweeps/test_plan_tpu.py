@@ -20,7 +20,7 @@ CONFIGS = sorted(
     path.stem for path in (CHECKOUT / "configs").glob("*.py") if "def get_config" in path.read_text(encoding="utf-8")
 )
 # Position kinds of each place: none needed, turned, a bias, a function of the scores.
-KINDS = {"none": "splash", "rope": "splash", "alibi": "flash", "t5": "flash", "kerple": "flash", "fire": "flash",
+KINDS = {"none": "splash", "rope": "splash", "alibi": "flash", "t5": "flash", "kerple_log": "flash", "fire": "flash",
          "cope": "reference"}  # fmt: skip
 
 
@@ -60,6 +60,18 @@ def test_splash_without_a_bias_and_flash_with_one(tmp_path):
     assert {name: arm["programs"]["train_step"]["kernel"] for name, arm in arms.items()} == KINDS
     for name, kernel in KINDS.items():
         assert bool(arms[name]["programs"]["train_step"]["kernels"]) == (kernel != "reference"), name
+
+
+def test_where_chips_share_tokens_only_keys_and_values_are_gathered(tmp_path):
+    small = {"model.num_layers": 2, "data.batch_size": 4, "model.dtype": "bfloat16", "mesh.context": 4}
+    code, told, arms = planned(
+        tmp_path, dict(base="configs/lm.py", fixed=small, arm="a"), "v5e:2x2", "--programs=train_step"
+    )
+    assert code == 0, told
+    (gathered,) = (one for one in arms["a"]["programs"]["train_step"]["collectives"] if one["kind"] == "all-gather")
+    keys = 4 * 128 * 128 * 2  # rows x tokens x width of all heads x bytes; values have as many
+    assert gathered["count"] == 2 * 4, "of two layers keys and values, forward and backward"
+    assert gathered["bytes"] == 2 * 4 * keys
 
 
 def test_an_arm_made_too_large_is_refused_with_the_two_numbers(tmp_path):
