@@ -193,7 +193,7 @@ def _programs(given: str | None, target: str) -> tuple[str, ...]:
 
 
 def _remember(target: Target) -> None:
-    """Has JAX keep what it compiles; what is compiled for devices that are not here it could write, but not read."""
+    """Has JAX keep what it compiles, where it can read it again (`plan_targets.open_target`)."""
     from training.compilation import enable_cache
 
     if target.name in plan_targets.LOCAL:

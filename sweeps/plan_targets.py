@@ -77,6 +77,8 @@ def open_target(name: str) -> Target:
     if name not in LOCAL:
         jax.config.update("jax_platforms", "cpu")  # the machine's own accelerator is not needed, and not taken
         devices = _described(name)
+        # It could write programs of devices that are not here, but not read them, and warns of each.
+        jax.config.update("jax_enable_compilation_cache", False)
         return Target(name, "tpu", devices, _available(devices[0]))
     if name == "cpu":
         jax.config.update("jax_platforms", "cpu")
