@@ -64,7 +64,10 @@ def rows(setting: Setting) -> Iterator[Row]:
     row = Row("decoding", "the forward", "output", setting.dtype, note=note)
     at = _lengths(setting.length, prompt) - prompt if changing else slice(None)
     decoded = through_cache(made, tokens, prompt)
-    yield from compared(row, Outcome({"logits": decoded[:, at]}), Outcome({"logits": wanted}))
+    own = ROUNDED.get(setting.model.attention.get("kv_storage", "auto"))
+    yield from compared(
+        row, Outcome({"logits": decoded[:, at]}), Outcome({"logits": wanted}), _tolerances(setting, own)
+    )
     yield dataclasses.replace(row, part="gradient", note="", reason=NO_GRADIENT)
 
     padding = np.arange(setting.batch) % 3 + 1
@@ -143,6 +146,11 @@ def _storages(setting: Setting, tokens: np.ndarray, prompt: int, decoded: np.nda
             continue
         made = programs(setting, setting.having(attention__kv_storage=storage))
         rounded = through_cache(made, tokens, prompt)
-        tolerances = {"output": most + TOLERANCES[setting.dtype]["output"]}
+        tolerances = _tolerances(setting, most)
         yield from compared(row, Outcome({"logits": rounded}), Outcome({"logits": decoded}), tolerances)
         yield dataclasses.replace(row, part="gradient", reason=NO_GRADIENT)
+
+
+def _tolerances(setting: Setting, rounding: float | None) -> dict[str, float] | None:
+    """Returns what is allowed where a cache rounds what it holds; None: as everywhere."""
+    return None if rounding is None else {"output": rounding + TOLERANCES[setting.dtype]["output"]}
