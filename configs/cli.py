@@ -3,6 +3,7 @@
 import argparse
 import errno
 import importlib.util
+import io
 import re
 import sys
 import traceback
@@ -33,9 +34,11 @@ def load_module(path: str | Path, near: Path | None = None) -> ModuleType:
     """
     tried = [Path(path), *([near / path] if near else []), CHECKOUT / path]
     found = next((candidate.resolve() for candidate in tried if candidate.is_file()), None)
+    if found is None and any(candidate.is_dir() for candidate in tried):
+        raise UserError(f"{path}: is a folder without a config.json; give a file, or a run directory")
     if found is None:
         presets = sorted(p.relative_to(CHECKOUT).as_posix() for p in (CHECKOUT / "configs").rglob("*.py"))
-        presets = [p for p in presets if "get_" in (CHECKOUT / p).read_text(encoding="utf-8")]
+        presets = [p for p in presets if "\ndef get_" in (CHECKOUT / p).read_text(encoding="utf-8")]
         raise UserError(f"no file {path}{nearest(str(path), presets)}")
     spec = importlib.util.spec_from_file_location(f"ablax_file_{found.stem}", found)
     if spec is None or spec.loader is None:
@@ -45,9 +48,14 @@ def load_module(path: str | Path, near: Path | None = None) -> ModuleType:
         spec.loader.exec_module(module)
     except UserError:
         raise
-    except Exception as error:
-        raise UserError(f"{path}: {_place(error, found)}{type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise failed(path, error, found) from error
     return module
+
+
+def failed(path: str | Path, error: BaseException, file: Path) -> UserError:
+    """Returns what a config or sweep file's own failure is told as: with its line, where it is one of the file's."""
+    return UserError(f"{path}: {_place(error, file)}{type(error).__name__}: {error}")
 
 
 def _place(error: BaseException, path: Path) -> str:
@@ -77,9 +85,8 @@ def load(path: str | Path, overrides: dict[str, Any] | None = None, near: Path |
         raise UserError(f"{path}: has no get_config(){kind}")
     try:
         given = module.get_config(argument) if argument else module.get_config()
-    except Exception as error:
-        file = Path(module.__file__ or name)
-        raise UserError(f"{path}: {_place(error, file)}{type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise failed(path, error, Path(module.__file__ or name)) from error
     if not isinstance(given, ConfigDict):
         raise UserError(f"{path}: get_config() gave {type(given).__name__}, must be an ml_collections ConfigDict")
     config = fields.from_dict(given.to_dict(), source=str(path))
@@ -158,6 +165,18 @@ def split_overrides(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports a mistake in one line and answers an unknown option with the nearest real one."""
 
+    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns what was given; an empty text where a path or a name is needed is refused.
+
+        It is a shell's variable that was not set; as a path it would be the folder one happens to be in.
+        """
+        given = super().parse_args(*args, **kwargs)
+        for action in self._actions:
+            value = getattr(given, action.dest, None)
+            if action.default is None and "" in (value if isinstance(value, list) else [value]):
+                self.error(f"{'/'.join(action.option_strings) or action.metavar or action.dest}: is empty")
+        return given
+
     def error(self, message: str) -> Any:
         """Raises the message as a user's error."""
         unknown = re.search(r"unrecognized arguments: (\S+)", message)
@@ -172,12 +191,15 @@ def parser(description: str) -> Parser:
     return Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
 
 
-# Failures of a disk rather than of the program.
+# Failures of a disk, or of a path that was given, rather than of the program.
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
+DISK |= {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 
 def main(function: Callable[[list[str]], int | None]) -> None:
     """Runs a command: `function(argv)`; a user's error becomes one line (each problem one) and exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path may have a name that the terminal cannot show
     try:
         code = function(sys.argv[1:])
     except UserError as error:

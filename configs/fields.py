@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from configs import base
 from configs.errors import ConfigError, nearest
 
+BITS = 1000  # of the largest whole number: larger ones are no float, and beyond 4300 digits no text
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -48,8 +49,10 @@ def parse_text(name: str, text: str, kind: type) -> Any:
         ConfigError: the text is no such value.
     """
     try:
-        if text in ("None", "none", "") and name in unset():
+        if text in ("None", "none") and name in unset():
             return None
+        if not text and name in unset():  # a shell's variable that was not set, mostly
+            raise ConfigError(f"{name} is empty: must be {describe(kind)}; None leaves it unset")
         if kind is bool:
             if text.lower() in TRUE:
                 return True
@@ -91,16 +94,19 @@ def set_field(config: ConfigDict, name: str, value: Any) -> None:
         config = config[parent]
     if kind is tuple and isinstance(value, list):
         value = tuple(value)
+    if isinstance(value, int) and value.bit_length() > BITS:
+        raise ConfigError(f"{name}: must be {describe(kind)}, is one of {value.bit_length()} bits")
     exact = isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)
     widened = kind is float and isinstance(value, int) and not isinstance(value, bool)
     optional = value is None and name in unset()
     if not (exact or widened or optional):
         raise ConfigError(f"{name} = {value!r}: must be {describe(kind)}")
-    value, before = float(value) if widened else value, config[last]
-    if type(before) is type(value) and repr(before) == repr(value):
-        return  # what follows walks through the whole group, and most of a file's fields are as they were
-    with config.ignore_type():
+    value = float(value) if widened else value
+    try:
         config[last] = value
+    except TypeError:  # a copy has no placeholders, and what was unset has no type; rare: this walks every string
+        with config.ignore_type():
+            config[last] = value
 
 
 def to_dict(config: ConfigDict) -> dict[str, Any]:

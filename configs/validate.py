@@ -188,6 +188,8 @@ def _values(config: ConfigDict) -> list[str]:
             found.append(f"{name} = {value!r}: must be {either(CHOICES[name])}{nearest(value, CHOICES[name])}")
         elif value is None:
             continue
+        elif isinstance(value, int) and value >= 2**31 and name != "seed":
+            found.append(f"{name} = {value}: must be below 2**31")
         elif name in POSITIVE and not value > 0:
             found.append(f"{name} = {value}: must be above 0")
         elif name in NOT_NEGATIVE and value < 0:

@@ -61,6 +61,7 @@ class Weights:
     def _file(self, name: str) -> Any:
         path = self.folder / name
         try:
+            path.open("rb").close()  # safe_open says of one that may not be read that there is none
             return safe_open(path, framework="np")
         except (SafetensorError, OSError) as error:
             raise UserError(f"{path}: is not a safetensors file ({error})") from error
@@ -84,7 +85,7 @@ class Weights:
         """Returns a tensor as float32; bfloat16 and float16 are exact in it.
 
         Raises:
-            UserError: it is of another type.
+            UserError: it is of another type, or holds what is no number: nothing after it would be one.
         """
         kind = self._handle(name).get_slice(name).get_dtype()
         if kind not in DTYPES:
@@ -92,7 +93,15 @@ class Weights:
                 f"{self.folder / self.files[name]}: {name} is {kind}; must be {', '.join(DTYPES)} (quantised weights "
                 "are not supported)"
             )
-        return np.asarray(self._handle(name).get_tensor(name)).astype(np.float32)
+        value = np.asarray(self._handle(name).get_tensor(name)).astype(np.float32)
+        finite = np.isfinite(value)
+        if not finite.all():
+            at = ", ".join(map(str, np.argwhere(~finite)[0]))
+            raise UserError(
+                f"{self.folder / self.files[name]}: {name}[{at}] is {value[~finite][0]}, and {(~finite).sum()} of its "
+                f"{value.size} numbers are not finite"
+            )
+        return value
 
 
 def read_config(folder: Path) -> Mapping[str, Any]:

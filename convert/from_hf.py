@@ -56,12 +56,15 @@ def convert(
         UserError: something is in workdir; the model_type, a key or a rope_type is not supported; tensors are missing,
             not known, or of a wrong shape or type; the weights are pickled. ConfigError: a field is refused.
     """
-    source, workdir = Path(source), Path(workdir)
+    source, workdir, ignore = Path(source), Path(workdir), list(ignore)
     refuse_existing(workdir)
     values = files.read_config(source)
     family = family_of(values, source)
     keys = Keys(values, str(source / files.CONFIG))
     ours = family.read_config(keys, ignore)
+    for key in ignore:
+        if key not in values:
+            raise UserError(f"--ignore={key}: {source / files.CONFIG} has no such key{nearest(key, values)}")
     for note in keys.notes:
         print(f"warning: {note}", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:

@@ -210,7 +210,11 @@ def from_text(workdir: str | Path, prompt: str, settings: Settings) -> str:
     config = runs.load_config(workdir)
     tokenizer = runs.load_tokenizer(workdir)
     if tokenizer is None:
-        raise UserError(f"--prompt: {workdir} has no tokenizer, its run read no text; give --tokens")
+        raise UserError(f"--prompt: {workdir} has no tokenizer; give --tokens")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:  # bytes of a command line that were no UTF-8 come as half characters
+        raise UserError(f"--prompt: is not valid UTF-8 at character {error.start}") from None
     prompts = Prompts(tokenizer.encode(prompt)[None])
     if prompts.given.shape[1] == 0:
         raise UserError(f"--prompt={prompt!r}: comes to no token; one is needed to go on from")

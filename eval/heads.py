@@ -42,7 +42,7 @@ from eval.loss import source_of
 from eval.progress import Silent
 from eval.variants import rows_at, unreachable
 from training.record import compute_dtype
-from training.run import Run, open_data
+from training.run import Run, open_text
 
 SILENT = 1e-3  # of the stream's norm: a head that writes less is dead
 UNIFORM = 0.99  # of the largest entropy: a head whose map is this even looks at nothing in particular
@@ -105,7 +105,7 @@ def _batches(run: Run, length: int, rows: int) -> Iterator[Mapping[str, np.ndarr
         yield from pipeline.validation(
             config,
             run.tokenizer,
-            open_data(config),
+            open_text(run),
             length=length,
             batch_size=min(size, rows),
             max_tokens=rows * length,

@@ -107,12 +107,12 @@ def shaped(heads: int, head_dim: int, *, kv_heads: int | None, layers: int, wind
 
 def _positive(text: str) -> int:
     value = int(text)
-    if value < 1:
+    if not 1 <= value < 2**63:
         raise ValueError
     return value
 
 
-_positive.__name__ = "whole number above 0"  # as argparse names it
+_positive.__name__ = "whole number of 1 .. 2**63 - 1"  # as argparse names it
 
 
 def _model(given: Any, overrides: dict[str, Any]) -> tuple[ConfigDict, str]:
@@ -138,7 +138,7 @@ def _model(given: Any, overrides: dict[str, Any]) -> tuple[ConfigDict, str]:
         layers, heads, groups, head_dim = MODELS[given.model]
         return shaped(heads, head_dim, kv_heads=groups, layers=layers, window=None), "bfloat16"
     if given.heads is None or given.head_dim is None:
-        raise UserError(f"{shape[0]}: --heads and --head_dim are needed too")
+        raise UserError(f"{', '.join(shape)}: --heads and --head_dim are needed")
     layers = given.layers or 1
     return shaped(given.heads, given.head_dim, kv_heads=given.kv_heads, layers=layers, window=given.window), "bfloat16"
 

@@ -14,7 +14,7 @@ from eval.retrieval import make
 from eval.tally import Tally, bits_per_byte, scale_interval
 from eval.variants import Variant, at_training_length, rows_at, variants
 from training import mesh as meshes
-from training.run import Run, open_data
+from training.run import Run, open_text
 
 Batches = Iterable[Mapping[str, np.ndarray]]  # tokens, targets, weights; maybe positions, segments, each [B, T]
 RECALL_ROWS = 512  # at the training length; fewer at longer ones, so that about as many answers are scored
@@ -73,7 +73,7 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
 def source_of(run: Run) -> Source:
     """Returns the held-out data of what a run trains on."""
     if tasks.uses(run.config, "text"):
-        return Text(run, open_data(run.config))
+        return Text(run, open_text(run))
     name = tasks.main_task(run.config)
     return Recall(run) if name is None or name == "mqar" else Task(run, name)
 

@@ -15,7 +15,7 @@ from eval import cells, effective, recall, scoring
 from eval.cells import Answers
 from eval.progress import Silent
 from eval.variants import TRAINED, Variant, at_training_length, kinds, rows_at, variants
-from training.run import Run, open_data
+from training.run import Run, open_text
 
 MOST_ROWS = 2**32  # a length and point of depth
 NOTHING = Answers(np.zeros(0), np.zeros(0, bool))
@@ -226,7 +226,7 @@ def make(run: Run, name: str) -> retrieval.Task:
     wanted = run.config.data.retrieval.haystack if wanted == "auto" else wanted
     text = None
     if name in tasks.IN_TEXT and run.tokenizer is not None and tasks.haystack(name, wanted) == "text":
-        corpus = open_data(run.config)
+        corpus = open_text(run)
         text = None if corpus is None else streams.open_stream(corpus, run.tokenizer, "validation")
     return retrieval.make(name, run.config, run.tokenizer, text, wanted)
 

@@ -45,9 +45,6 @@ def render(sweep: Sweep, tables: list[Table], drawn: list[Drawn], out: Path, rel
         out: the folder the page will lie in, from which it links to the runs' files.
         reload: seconds after which the page reads itself again; 0: never.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
     scripts = [_bundle(), *((HERE / name).read_text(encoding="utf-8") for name in ("charts.js", "page.js"))]
     studies = [
         _study(sweep, table, figures, index, out)
@@ -56,19 +53,30 @@ def render(sweep: Sweep, tables: list[Table], drawn: list[Drawn], out: Path, rel
     specs = {item["id"]: item["spec"] for study in studies for item in study["figures"]}
     colours = {"light": theme.config(), "dark": theme.config(dark=True)}
     facts = {study["id"]: study["facts"] for study in studies}
-    return environment.get_template("index.html.j2").render(
-        sweep=sweep,
-        studies=studies,
-        state=words.state(sweep),
-        scripts=[Markup(script) for script in scripts],
-        policy=_policy(scripts),
-        style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
-        data=Markup(_json({"specs": specs, "studies": facts, "reload": reload, **colours})),
-        reload=reload,
-        whole=reproduce.whole(sweep),
-        palette=list(zip(theme.LIGHT, theme.DARK, strict=True)),
-        unfinished=[_unfinished(run) for run in sweep.runs if run.status != "done"],
-        built=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    return (
+        _environment()
+        .get_template("index.html.j2")
+        .render(
+            sweep=sweep,
+            studies=studies,
+            state=words.state(sweep),
+            scripts=[Markup(script) for script in scripts],
+            policy=_policy(scripts),
+            style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
+            data=Markup(_json({"specs": specs, "studies": facts, "reload": reload, **colours})),
+            reload=reload,
+            whole=reproduce.whole(sweep),
+            palette=list(zip(theme.LIGHT, theme.DARK, strict=True)),
+            unfinished=[_unfinished(run) for run in sweep.runs if run.status != "done"],
+            built=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        )
+    )
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
 
 

@@ -28,6 +28,7 @@ class Draft:
     where: str  # how messages name it: "" for the only study
     given: dict[str, Any]
     folder: Path
+    fixed: frozenset[str] = frozenset()  # the fields of its own `fixed`, not of the one beside `studies`
     base: ConfigDict = field(default_factory=ConfigDict)
 
 
@@ -40,7 +41,7 @@ def split(given: Any, file: Path) -> tuple[list[Draft], list[str]]:
         problems = _unknown_keys(given, known, "")
         name = given.get("name") or file.stem
         rest = {key: value for key, value in given.items() if key != "name"}
-        return [Draft(str(name), "", rest, file.parent)], problems
+        return [Draft(str(name), "", rest, file.parent, _fields(rest))], problems
     problems = _unknown_keys(given, ("name", "studies", *SHARED_KEYS), "beside `studies`: ")
     studies = given["studies"]
     if not isinstance(studies, Mapping) or not studies:
@@ -57,8 +58,13 @@ def split(given: Any, file: Path) -> tuple[list[Draft], list[str]]:
             parts = [given.get(key) or {}, study.get(key) or {}]
             if all(isinstance(part, Mapping) for part in parts):
                 merged[key] = {**parts[0], **parts[1]}
-        drafts.append(Draft(str(name), f"studies.{name}.", merged, file.parent))
+        drafts.append(Draft(str(name), f"studies.{name}.", merged, file.parent, _fields(study)))
     return drafts, problems
+
+
+def _fields(given: Mapping[str, Any]) -> frozenset[str]:
+    table = given.get("fixed")
+    return frozenset(map(str, table)) if isinstance(table, Mapping) else frozenset()
 
 
 def _unknown_keys(given: Mapping[str, Any], known: tuple[str, ...], where: str) -> list[str]:
@@ -88,6 +94,9 @@ def check_study(draft: Draft, overrides: Mapping[str, Any]) -> list[str]:
         if not isinstance(given.get(key) or "", str):
             problems.append(f"{where}{key} = {given[key]!r}: must be text")
     if not problems:
+        choices = axes.assignments({"product": list(given["axes"])}) if given.get("axes") else [{}]
+        idle = [name for name in draft.fixed if all(name in choice for choice in choices)]  # what axes always set
+        problems += [f"{where}fixed: {name} is an axis too; take one away" for name in sorted(idle)]
         problems += _check_overrides(draft, overrides)
         problems += match.check(given.get("match"), _taken(draft), f"{where}match")
         taken = dict.fromkeys(overrides, "given on the command line") | _taken(draft)

@@ -140,11 +140,11 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Sweep:
     if not hasattr(module, "get_sweep"):
         hint = " (it is a config: use train.py --config)" if hasattr(module, "get_config") else ""
         raise UserError(f"{path}: has no get_sweep(){hint}")
+    file = Path(module.__file__ or path)
     try:
         given = module.get_sweep()
-    except Exception as error:
-        raise UserError(f"{path}: get_sweep() failed: {type(error).__name__}: {error}") from error
-    file = Path(module.__file__ or path)
+    except (Exception, SystemExit) as error:
+        raise cli.failed(path, error, file) from error
     return expand(given, file=file, overrides=overrides)
 
 

@@ -131,9 +131,16 @@ class Checkpoints:
         """Returns the parameters of a step alone, in the shapes of the given (abstract) tree.
 
         Raises:
-            UserError: they are damaged.
+            UserError: they are damaged, or of other shapes: config.json is not the one they were trained with.
         """
         integrity.check(self.folder / str(step), ("params",))
+        there = self.shapes(step)
+        for name, wanted in flat(params).items():
+            if there.get(name) != wanted.shape:
+                raise UserError(
+                    f"{self.folder.parent / 'config.json'}: does not fit the checkpoint of step {step}: {name} has "
+                    f"shape {there.get(name, 'nothing')}, by config.json {wanted.shape}"
+                )
         found = self.manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore(_targets(params))))
         return unflat(found.params, params)
 

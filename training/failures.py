@@ -26,6 +26,8 @@ ADVICE = {
 }
 # What sends between processes and how they know of one another, by the names in the errors of XLA and JAX.
 BETWEEN = re.compile("Gloo|NCCL|coordination service|heartbeat", re.IGNORECASE)
+# What no patience mends: something else lies there, or the name is none.
+ELSEWHERE = {errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 
 
 def explained(error: BaseException, workdir: Path) -> str | None:
@@ -35,6 +37,8 @@ def explained(error: BaseException, workdir: Path) -> str | None:
         number = seen.errno if isinstance(seen, OSError) else _of_store(seen)
         if number:
             where = seen.filename if isinstance(seen, OSError) and seen.filename else workdir
+            if number in ELSEWHERE:
+                return f"{where}: {os.strerror(number)}; choose another directory"
             advice = ADVICE.get(number, "see to the disk")
             return f"{where}: {os.strerror(number)}; {advice}, {AGAIN}"
         seen = seen.__cause__ or seen.__context__

@@ -11,7 +11,7 @@ from configs.errors import ConfigError
 from configs.positions import kinds_of
 from training import run as runs
 from training import step
-from training.checkpoint import Checkpoints, flat, newest
+from training.checkpoint import Checkpoints, flat, newest, saved
 
 # Matrices of the same shape are read as other heads: 8 of 4 dims are not 4 of 8.
 HEADS = ("model.num_heads", "model.num_kv_heads", "model.head_dim")
@@ -34,7 +34,8 @@ def check(config: ConfigDict, tokenizer: Any) -> None:
             fit; each is named.
     """
     source = config.init_from
-    newest(source)
+    if not saved(source):
+        raise ConfigError(f"init_from = {source!r}: holds no checkpoint")
     there = runs.load_config(source)
     theirs = runs.load_tokenizer(source)
     if theirs is not None and tokenizer is not None and theirs.describe() != tokenizer.describe():

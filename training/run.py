@@ -109,6 +109,30 @@ def open_data(config: ConfigDict) -> Any:
     return corpora.open_corpus(config.data) if tasks.reads_text(config) else None
 
 
+def open_text(run: Run) -> Any:
+    """Returns the corpus that a run is evaluated on, or None where it reads no text.
+
+    Raises:
+        UserError: it is not the text that the run was trained on, or the run's tokenizer is gone.
+    """
+    corpus = open_data(run.config)
+    if corpus is None:
+        return None
+    if run.tokenizer is None:
+        raise UserError(f"{run.workdir / 'tokenizer'}: is not there, and the run's text cannot be read without it")
+    path = run.workdir / "run.json"
+    values = read_json(path) if path.exists() else {}
+    trained = values.get("data") if isinstance(values, dict) else None
+    known = trained.get("sha256") if isinstance(trained, dict) else None
+    now = corpus.fingerprint.get("sha256")
+    if None not in (known, now) and known != now:
+        raise UserError(
+            f"{run.workdir}: was trained on other data; what its config.json names has changed since "
+            f"(sha256 {str(known)[:12]} in run.json, {now[:12]} now)"
+        )
+    return corpus
+
+
 def open_tokenizer(config: ConfigDict, corpus: Any) -> Any:
     """Returns the tokenizer a config names, or None where the run neither reads nor writes words."""
     return tokenizers.load(config.data, corpus) if tasks.has_tokenizer(config) else None

@@ -14,7 +14,7 @@ from typing import Any
 
 # What a field is set to that should hold something else.
 ODD: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 2, 3, 0.5, -0.5, 2**31, 2**63, -(2**63), 2**64, 10**30, 1e308, 1e-320, float("nan"),
+    None, True, False, 0, 1, -1, 2, 3, 0.5, -0.5, 2**31, 2**63, -(2**63), 2**64, 10**30, 10**400, 1e308, 1e-320, float("nan"),
     float("inf"), float("-inf"), "", " ", "0", "1", "nan", "None", "\0", "\ud800", "../..", "/dev/null", "é" * 3, "a" * 3000, [], [[]],
     [1, 2], ["a"], {}, {"a": 1}, [None], "<script>", "%s%n", "a/b", "\r\n", "rope", "linear", "none", "auto",
 )  # fmt: skip
@@ -126,6 +126,43 @@ def raw(draw: random.Random, content: bytes) -> tuple[bytes, str]:
     return make(), name
 
 
+TYPES = (
+    "F64",
+    "F16",
+    "BF16",
+    "I64",
+    "I32",
+    "U64",
+    "U8",
+    "BOOL",
+    "F8_E4M3",
+    "C64",
+    [],
+    [0],
+    [0, 0],
+    [1, 12],
+    [2, 2, 3],
+    [0, 8],
+    [8, 0],
+)
+
+
+def tensors(draw: random.Random, content: bytes) -> tuple[bytes, str]:
+    """Returns safetensors with another header before the same numbers, or other numbers behind the same header."""
+    size = int.from_bytes(content[:8], "little")
+    header, numbers = content[8 : 8 + size], content[8 + size :]
+    if draw.random() < 0.75:
+        value, how = json_value(draw, json.loads(header), (*ODD, *TYPES))
+        header = json.dumps(value, ensure_ascii=draw.random() < 0.5).encode("utf-8", "surrogatepass")
+    else:
+        at = draw.randrange(max(1, len(numbers) // 4)) * 4
+        four = {"NaN": b"\0\0\xc0\x7f", "an infinity": b"\0\0\x80\xff", "3e38": b"\xff\xff\x7f\x7f", "-1": b"\xff" * 4}
+        how = draw.choice([*four, "bits"])
+        numbers = _bits(draw, numbers, 3) if how == "bits" else numbers[:at] + four[how] + numbers[at + 4 :]
+        how = f"{how} at {at}"
+    return len(header).to_bytes(8, "little") + header + numbers, how
+
+
 def _bits(draw: random.Random, content: bytes, count: int) -> bytes:
     spoilt = bytearray(content)
     for _ in range(count if content else 0):
@@ -163,7 +200,10 @@ def file(draw: random.Random, path: Path) -> str:
         return place(draw, path)
     content = path.read_bytes()
     structured = path.suffix in (".json", ".jsonl") and chance < 0.7
-    spoilt, how = json_text(draw, content.decode()) if structured and content else raw(draw, content)
+    if path.suffix == ".safetensors" and chance < 0.7:
+        spoilt, how = tensors(draw, content)
+    else:
+        spoilt, how = json_text(draw, content.decode()) if structured and content else raw(draw, content)
     path.write_bytes(spoilt)
     return how
 
