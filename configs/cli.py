@@ -165,17 +165,17 @@ def split_overrides(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports a mistake in one line and answers an unknown option with the nearest real one."""
 
-    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns what was given; an empty text where a path or a name is needed is refused.
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns what was given and what is unknown; an empty text where a path or a name is needed is refused.
 
         It is a shell's variable that was not set; as a path it would be the folder one happens to be in.
         """
-        given = super().parse_args(*args, **kwargs)
+        given, unknown = super().parse_known_args(*args, **kwargs)
         for action in self._actions:
             value = getattr(given, action.dest, None)
             if action.default is None and "" in (value if isinstance(value, list) else [value]):
                 self.error(f"{'/'.join(action.option_strings) or action.metavar or action.dest}: is empty")
-        return given
+        return given, unknown
 
     def error(self, message: str) -> Any:
         """Raises the message as a user's error."""

@@ -9,7 +9,7 @@ from configs.redaction import redacted
 
 def write(path: Path, content: str | bytes) -> None:
     """Writes a file through a temporary name, fsync and rename; the folder must exist. Text loses its secrets."""
-    raw = redacted(content).encode("utf-8") if isinstance(content, str) else content
+    raw = redacted(content).encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -19,6 +19,7 @@ from configs.errors import ConfigError, UserError
 from convert import from_hf
 from eval import generate
 from eval import run as evaluations
+from report import files
 from sweeps import expand
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz import kinds, material, mutate
@@ -147,6 +148,11 @@ def test_a_name_that_the_terminal_cannot_show() -> None:
         [sys.executable, "-c", code], cwd=cli.CHECKOUT, capture_output=True, env={"PYTHONIOENCODING": "ascii:strict"}
     )
     assert (done.returncode, done.stdout) == (0, b"runs/\\udcff\n"), done.stderr
+
+
+def test_half_a_character_in_a_sweep_is_shown_with_escapes(tmp_path: Path) -> None:
+    files.write(tmp_path / "index.html", "small.py\ud800")
+    assert (tmp_path / "index.html").read_text() == r"small.py\ud800"
 
 
 def test_tensors_are_spoilt_behind_a_header_that_is_read(tmp_path: Path) -> None:

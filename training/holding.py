@@ -25,8 +25,10 @@ def exclusive(workdir: Path) -> Iterator[None]:
     """Holds a run directory for this process; the lock goes with the process, however it ends.
 
     Raises:
-        UserError: another process holds it.
+        UserError: another process holds it, or it holds a sweep.
     """
+    if (workdir / "sweep.json").exists():
+        raise UserError(f"{workdir}: holds a sweep (sweep.json), not a run; choose another directory")
     lock = filelock.FileLock(workdir / LOCK)
     try:
         lock.acquire(timeout=0)

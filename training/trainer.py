@@ -61,8 +61,6 @@ def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> di
     workdir = Path(workdir).absolute()
     enable_cache()
     try:
-        if (workdir / "sweep.json").exists():
-            raise UserError(f"{workdir}: holds a sweep (sweep.json), not a run; choose another directory")
         workdir.mkdir(parents=True, exist_ok=True)
         mesh = meshes.mesh_of(config)
         with ExitStack() as held:

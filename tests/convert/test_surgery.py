@@ -105,7 +105,7 @@ def test_heads_are_masked_or_removed(saved, tmp_path: Path) -> None:
         (["rope", "--length=0"], "data.length = 0: must be above 0"),
         (["rope", "--length=32", "--config.model.num_heads=2"], r"config.model.num_heads: .*scaling\.\*, .*theta"),
         (["drop_heads", "--heads=0-1"], "--heads: '0-1' is not layer:head"),
-        (["drop_heads", "--heads="], "--heads: names no head"),
+        (["drop_heads", "--heads="], "--heads: is empty"),
         (["drop_heads", "--heads=0:9"], "head 0:9: the run has layers"),
         (["drop_heads", "--heads=0:1", "--remove"], "layer 1: would keep 4 heads"),
         (["drop"], "invalid choice: 'drop'"),

@@ -217,4 +217,4 @@ def test_text_goes_on_as_text(tmp_path: Path, capsys) -> None:
     line = [sys.executable, "-m", "eval.generate", f"--workdir={workdir}", "--prompt="]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: --prompt='': comes to no token; one is needed to go on from\n"
+    assert done.stderr == "error: --prompt: is empty (see --help)\n"
