@@ -23,7 +23,7 @@ from data.packing import Batch, Contiguous, RowSource, Segments
 from data.streams import TokenStream, open_stream
 from data.tokenizers import Tokenizer
 from data.validation import Validation
-from data.workers import Watched
+from data.workers import Watched, end_with_parent
 
 __all__ = ["WHOLE", "Batch", "Share", "Stage", "TrainStream", "Validation", "stages", "validation"]
 
@@ -237,7 +237,8 @@ class TrainStream:
                 flags.FLAGS.mark_as_parsed()  # Grain's processes read flags of its own, which the commands do not parse
             each = max(1, -(-self._prefetch // self._workers))
             options = grain.MultiprocessingOptions(num_workers=self._workers, per_worker_buffer_size=each)
-            return ahead.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)).mp_prefetch(options)
+            rows = ahead.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
+            return rows.mp_prefetch(options, worker_init_fn=end_with_parent)
         threads = 1 if self._prefetch else 0
         return ahead.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=self._prefetch))
 

@@ -4,6 +4,7 @@ Batch n is the same whoever prepares it, so that starting anew after the last ba
 """
 
 import multiprocessing
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -71,6 +72,22 @@ class Watched:
     def close(self) -> None:
         """Ends the workers."""
         self._iterator.close()
+
+
+def end_with_parent(worker: int, of: int) -> None:
+    """Runs in a worker: ends it when the process that it prepares batches for is gone, killed without a word.
+
+    It would else wait forever for somebody to take its batches, and hold its memory.
+    """
+    del worker, of
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _kill() -> None:

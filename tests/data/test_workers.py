@@ -1,10 +1,14 @@
 """Data workers that die or hang are started anew at the batch that is due; records that are damaged are named."""
 
 import itertools
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 
+import psutil
 import pytest
 
 from configs.errors import UserError
@@ -64,11 +68,34 @@ def test_what_does_not_help_three_times_ends_the_run_and_other_errors_are_not_hi
         taken(2, {1: ValueError("mine")})
 
 
+def _worker(pipe) -> None:
+    workers.end_with_parent(0, 1)
+    pipe.send(os.getpid())
+    time.sleep(120)
+
+
+def _parent() -> None:
+    """Starts a worker as Grain does, says its number and waits to be killed."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    context.Process(target=_worker, args=(there,), daemon=True).start()
+    print(here.recv(), flush=True)
+    time.sleep(120)
+
+
+def test_a_worker_does_not_outlive_the_process_that_was_killed() -> None:
+    command = [sys.executable, "-c", "from tests.data import test_workers; test_workers._parent()"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    psutil.wait_procs([worker], timeout=30)
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_real_workers(number, monkeypatch, tmp_path) -> None:
-    import multiprocessing
-
     from configs import base, cli, validate
     from data import pipeline
 
