@@ -143,6 +143,8 @@ def main():
     from sweeps.engines import Where
     from sweeps.policy import Policy
 
+    # Tests send it SIGINT; where they run in the background of a shell, that is ignored from the start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     file, directory, *more = sys.argv[1:]
     launcher = more[0] if more else "local"
     retries = int(more[1]) if len(more) > 1 else 0
