@@ -6,6 +6,8 @@ from pathlib import Path
 
 import hypothesis
 
+from training.haste import hasten
+
 # Before JAX is imported anywhere. One folder for all workers of one user; corpora and compiled programs are shared.
 os.environ.setdefault("ABLAX_CACHE", str(Path(tempfile.gettempdir()) / f"ablax-tests-{os.getuid()}"))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -14,11 +16,8 @@ Path(os.environ["JAX_COMPILATION_CACHE_DIR"]).mkdir(mode=0o700, parents=True, ex
 Path(os.environ["JAX_COMPILATION_CACHE_DIR"]).chmod(0o700)  # of earlier tests: JAX itself makes it for all to read
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-# Compiling takes most of a test's time. LLVM without optimisation, and XLA's older emitters of fusions in modules that
-# are not split, compile in a quarter of the time. An XLA_FLAGS of one's own, an empty one too, stays: `make test-all`
-# has programs compiled as users have them.
-HASTE = "backend_optimization_level=0 cpu_use_fusion_emitters=false cpu_parallel_codegen_split_count=1"
-os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in HASTE.split()))
+# Compiling takes most of a test's time, in haste a quarter of it. `make test-all` compiles as users do.
+hasten()
 
 # Drawn cases are the same at every run, and none is too slow: it may have to compile. The slow ones draw anew.
 hypothesis.settings.register_profile(

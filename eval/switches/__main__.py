@@ -13,6 +13,7 @@ from eval.progress import Told
 from eval.switches import table
 from eval.switches.cases import CASES
 from training import compilation, files
+from training.haste import hasten
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,7 +43,5 @@ def main(argv: Sequence[str]) -> int:
 if __name__ == "__main__":
     # A GPU or TPU would round products; the formulas are what is asked about.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    # Programs that run once: their optimisation would take longer than all else.
-    flags = "backend_optimization_level=0 cpu_use_fusion_emitters=false cpu_parallel_codegen_split_count=1"
-    os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in flags.split()))
+    hasten()
     cli.main(main)

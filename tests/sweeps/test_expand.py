@@ -184,6 +184,8 @@ def test_an_odd_rotary_width_is_refused():
     (dict(seeds=[]), "must be a list"),
     (dict(evals=["los"]), "unknown evaluation 'los'; did you mean loss?"),
     (dict(evals="loss"), "must be a list"),
+    (dict(baseline=0, axes=[{"model.num_heads": [4]}], arm="h{model.num_heads}"), "baseline = 0 is no arm"),
+    (dict(baseline=["h4"], axes=[{"model.num_heads": [4]}], arm="h{model.num_heads}"), "baseline = ['h4'] is no arm"),
     (dict(baseline="h8", axes=[{"model.num_heads": [4]}], arm="h{model.num_heads}"), "baseline = 'h8' is no arm"),
     (dict(base="configs/tniy.py"), "no file configs/tniy.py"),
     (dict(base=None), "must name a config file"),

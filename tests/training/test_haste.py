@@ -1,0 +1,21 @@
+"""Flags of XLA's for compiling in haste: a version that does not know one of them ends the process."""
+
+import os
+import subprocess
+import sys
+
+from training import haste
+
+
+def test_flags_are_those_that_the_version_here_knows() -> None:
+    found = "from training import haste; haste.hasten(); import jax; print(jax.numpy.ones(2).sum())"
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run([sys.executable, "-c", found], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "2.0", done.stderr
+    assert haste.OLDER in haste.flags("0.10.2") and haste.OLDER not in haste.flags("0.12.0.1")
+
+
+def test_flags_of_the_users_own_stay(monkeypatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "")
+    haste.hasten()
+    assert os.environ["XLA_FLAGS"] == ""
