@@ -16,9 +16,9 @@ class ConfigError(UserError):
         super().__init__("\n".join(self.problems))
 
 
-def nearest(name: object, allowed: Iterable[str]) -> str:
+def nearest(name: str, allowed: Iterable[str]) -> str:
     """Returns `; did you mean X?` for the closest allowed name (by its last part first), or an empty string."""
-    name, allowed = str(name), list(allowed)
+    allowed = list(allowed)
     last = name.rsplit(".", 1)[-1]
     by_last: dict[str, list[str]] = {}
     for full in allowed:

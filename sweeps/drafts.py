@@ -91,7 +91,7 @@ def check_study(draft: Draft, overrides: Mapping[str, Any]) -> list[str]:
     problems += names.check_template(given.get("arm"), f"{where}arm")
     problems += _check_solved(given.get("solved"), f"{where}solved")
     for key in ("title", "question", "baseline"):
-        if not isinstance(given.get(key) or "", str):
+        if not isinstance(given.get(key), str | None):
             problems.append(f"{where}{key} = {given[key]!r}: must be text")
     if not problems:
         choices = axes.assignments({"product": list(given["axes"])}) if given.get("axes") else [{}]
