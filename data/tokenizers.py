@@ -211,7 +211,7 @@ def restore(folder: str | Path) -> Tokenizer:
         kind = description["kind"]
         if kind == "char":
             return Characters(description["characters"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: holds no tokenizer ({type(error).__name__}: {error})") from error
     if kind == "byte":
         return Bytes()

@@ -157,9 +157,17 @@ def _row_losses(losses: list[np.ndarray], weights: list[np.ndarray]) -> tuple[np
 
 
 def _refuse_other_maps(run: Run, differences_L: np.ndarray) -> None:
-    """Fails where the maps are not those of the core that ran: then some switch would have been left out."""
+    """Fails where the maps are not those of the core that ran: then some switch would have been left out.
+
+    Raises:
+        UserError: the run's attention gives no numbers.
+    """
     most = DIFFERENT[compute_dtype(run.config)]
     worst = float(differences_L.max())
+    if np.isnan(worst):
+        raise UserError(
+            f"{run.workdir}: its attention gives NaN (it diverged), so there is nothing to see of its heads"
+        )
     if not worst <= most:
         raise RuntimeError(
             f"the attention maps differ from what the core gave by {worst:.2g} of the largest output in layer "

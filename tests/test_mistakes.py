@@ -5,6 +5,7 @@ import random
 import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,17 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import train
-from configs import cli, fields
+from configs import base, cli, fields, validate
 from configs.errors import ConfigError, UserError
 from convert import from_hf
-from eval import generate
+from data import tokenizers
+from eval import generate, heads
 from eval import run as evaluations
 from report import files
 from sweeps import expand
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz import kinds, material, mutate
+from training import record
 from training.files import read_json, write_json
 
 VECTOR = Path(__file__).parent / "convert" / "vectors" / "llama_gqa_llama3"
@@ -168,3 +171,29 @@ def test_tensors_are_spoilt_behind_a_header_that_is_read(tmp_path: Path) -> None
         except ValueError:
             broken += 1
     assert read > 50 > broken
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("NaN", "must be an object, not nan"),
+        ('{"status": "done", "val_loss": 1.0, "error": null}', "says of the run that it is done, but has no step"),
+    ],
+)
+def test_a_run_json_that_is_none_is_named(tmp_path, text, told) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=rf"{path}: {told}"):
+        record.read(path)
+
+
+def test_a_tokenizer_nested_without_end_is_none(tmp_path) -> None:
+    (tmp_path / tokenizers.DESCRIPTION).write_text('{"kind":' * 100_000)
+    with pytest.raises(UserError, match="holds no tokenizer"):
+        tokenizers.restore(tmp_path)
+
+
+def test_a_run_whose_attention_is_nan_is_told_to_have_diverged() -> None:
+    run = types.SimpleNamespace(workdir="w", config=validate.resolve(base.get_config()))
+    with pytest.raises(UserError, match="w: its attention gives NaN"):
+        heads._refuse_other_maps(run, np.array([0.0, np.nan]))

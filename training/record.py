@@ -17,11 +17,12 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from configs import redaction
+from configs.errors import UserError
 from models import counting, kernels
 from models.platform import current
 from training import mesh as meshes
 from training import process
-from training.files import write_json
+from training.files import read_json, write_json
 
 PACKAGES = "jax jaxlib flax optax orbax-checkpoint grain tensorflow-datasets numpy ml-collections".split()
 
@@ -107,6 +108,21 @@ def describe(config: ConfigDict, data: dict[str, Any], mesh: Mesh | None = None)
         "val_loss": None,
         "best_val_loss": None,
     }
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Returns what a run.json says; nothing where there is none.
+
+    Raises:
+        UserError: it is none; it says of a run that it is done, but not what came of it.
+    """
+    found = read_json(path) if path.exists() else {}
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: must be an object, not {str(found)[:40]}")
+    missing = [name for name in ("step", "val_loss", "error") if name not in found]
+    if found.get("status") == "done" and missing:
+        raise UserError(f"{path}: says of the run that it is done, but has no {missing[0]}")
+    return found
 
 
 class Record:

@@ -24,7 +24,7 @@ from training import run as runs
 from training.budget import Budget, Spent
 from training.checkpoint import Checkpoints, saved
 from training.compilation import enable_cache
-from training.files import own, read_json, write_json
+from training.files import own, write_json
 from training.holding import Place, exclusive, stop_signals
 from training.metrics import Console, MetricsLog, NoLog
 from training.rng import step_keys
@@ -130,8 +130,7 @@ class _Training:
         if other:
             told = ", ".join(f"{name} is {here[name]!r} there and {wanted[name]!r} here" for name in other[:5])
             raise UserError(f"{self.workdir}: holds a run of another config ({told}); choose another --workdir")
-        path = self.workdir / "run.json"
-        self.before = read_json(path) if path.exists() else {}
+        self.before = records.read(self.workdir / "run.json")
         return self.before if self.before.get("status") == "done" else None
 
     def _prepare(self) -> None:
