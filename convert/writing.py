@@ -57,10 +57,8 @@ def write_run(
     if tokenizer is not None:
         _fit(config, tokenizer, workdir)
     whole = _checked(params, step.abstract(config).params)
-    values = record.describe(config, dict(data) if isinstance(data, Mapping) else {"fingerprint": None}) | {
-        "status": "done",
-        "origin": dict(origin),
-    }
+    known = dict(data) if isinstance(data, Mapping) else {"fingerprint": None}
+    values = record.describe(config, known) | {"status": "done", "origin": dict(origin)}
     with whole_folder(workdir) as folder:
         checkpoints = Checkpoints(folder)
         checkpoints.save_params(0, whole, {"origin": dict(origin)})

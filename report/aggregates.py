@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import special
 
 from report.comparable import reference_arm
 from report.formats import counted
 from report.measures import TRAINED, names, retrieval_points
 from report.reading import Arm, Study, dig
-from report.statistics import BOOTSTRAP_FROM, CONFIDENCE, RESAMPLES
+from report.statistics import BOOTSTRAP_FROM, RESAMPLES, expanded_tail
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def _ends(found: np.ndarray, number: int) -> tuple[float, float]:
     """Returns percentiles of resampled values, as far out as `statistics.bootstrap` takes them for so many seeds."""
     if number < BOOTSTRAP_FROM:
         return math.nan, math.nan
-    tail = special.ndtr(math.sqrt(number / (number - 1)) * special.stdtrit(number - 1, 0.5 - CONFIDENCE / 2))
+    tail = expanded_tail(number)
     low, high = np.quantile(found, [tail, 1 - tail])
     return float(low), float(high)
 

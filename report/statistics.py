@@ -156,14 +156,19 @@ def bootstrap(values: np.ndarray) -> tuple[float, float]:
         return math.nan, math.nan
     if np.ptp(values) == 0:
         return float(values[0]), float(values[0])
-    tail = special.ndtr(math.sqrt(number / (number - 1)) * special.stdtrit(number - 1, 0.5 - CONFIDENCE / 2))
+    tail = expanded_tail(number)
     from scipy import stats  # slow to load, and few reports have so many seeds
 
     found = stats.bootstrap(
-        (values,), np.mean, n_resamples=RESAMPLES, confidence_level=1 - 2 * float(tail), method="percentile",
+        (values,), np.mean, n_resamples=RESAMPLES, confidence_level=1 - 2 * tail, method="percentile",
         vectorized=True, rng=np.random.default_rng(0),
     )  # fmt: skip
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def expanded_tail(number: int) -> float:
+    """Returns the share of resampled means of `number` values left out at each end; see `bootstrap`."""
+    return float(special.ndtr(math.sqrt(number / (number - 1)) * special.stdtrit(number - 1, 0.5 - CONFIDENCE / 2)))
 
 
 def paired_shares(arm: Mapping[int, tuple[float, float]], baseline: Mapping[int, tuple[float, float]]) -> Difference:
