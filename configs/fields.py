@@ -42,6 +42,52 @@ def unset() -> frozenset[str]:
     return frozenset(name for name, value, _ in walk(base.get_config()) if value is None)
 
 
+# The part a field has in compiled programs, by name or by group. What is not listed is static.
+#   argument  a number that the program takes at each call
+#   none      never read inside a program (shapes of batches are keys of their own)
+PROGRAM: dict[str, str] = {
+    **dict.fromkeys(("name", "seed", "tracker", "init_from"), "none"),
+    **dict.fromkeys(("data", "budget", "checkpoint", "watch", "log", "eval"), "none"),
+    "data.micro_batches": "static",
+    **{f"optimizer.{name}": "argument" for name in ("learning_rate", "schedule", "warmup_steps")},
+    **{f"optimizer.{name}": "argument" for name in ("decay_share", "final_share")},
+}
+
+
+def program_part(name: str) -> str:
+    """Returns the part that a field has in compiled programs: static, argument or none."""
+    for end in range(name.count(".") + 1):
+        declared = PROGRAM.get(name.rsplit(".", end)[0])
+        if declared is not None:
+            return declared
+    return "static"
+
+
+def program_values(config: ConfigDict) -> dict[str, Any]:
+    """Returns the static fields of a config, nested and fit for JSON: a program is built from these alone."""
+
+    def static(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+        kept = {}
+        for key, value in node.items():
+            if isinstance(value, Mapping):
+                if inner := static(value, f"{prefix}{key}."):
+                    kept[key] = inner
+            elif program_part(f"{prefix}{key}") == "static":
+                kept[key] = value
+        return kept
+
+    return static(to_dict(config), "")
+
+
+def program_config(values: Mapping[str, Any]) -> ConfigDict:
+    """Returns `program_values` as a config that has these fields alone; reading any other one raises."""
+
+    def tuples(node: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: tuples(value) if isinstance(value, Mapping) else _tuples(value) for key, value in node.items()}
+
+    return ConfigDict(tuples(values))
+
+
 def parse_text(name: str, text: str, kind: type) -> Any:
     """Reads a command line's text as a field's type.
 

@@ -46,11 +46,15 @@ def abstract(config: ConfigDict, mesh: Mesh | None = None) -> Abstract:
 
     With a mesh they say how each array lies there.
     """
-    model = nnx.eval_shape(lambda: Transformer(config.model, rngs=nnx.Rngs(0)))
-    graphdef, params = nnx.split(model)
+    graphdef, params = _split(config.model)
     opt_state = jax.eval_shape(optimizers.make(config.optimizer).init, params)
     rules = meshes.rules_of(config, mesh)
     return Abstract(graphdef, *(meshes.placed(rules, tree) for tree in (params, opt_state)))
+
+
+def _split(model: ConfigDict) -> tuple[Any, Params]:
+    """Returns the NNX graph of a config.model and its parameters as shapes."""
+    return nnx.split(nnx.eval_shape(lambda: Transformer(model, rngs=nnx.Rngs(0))))
 
 
 @lru_cache(maxsize=16)
@@ -119,18 +123,14 @@ def step_function(config: ConfigDict, mesh: Mesh | None = None, weight_decay: Ar
 
 
 def shaping(config: ConfigDict) -> str:
-    """Returns a key of everything in a config that shapes its compiled programs."""
-    wanted = fields.to_dict(config)
-    rate_free = {k: v for k, v in wanted["optimizer"].items() if k in PROGRAM_OPTIMIZER}
-    return json.dumps([wanted["model"], rate_free, wanted["data"]["micro_batches"], current()], sort_keys=True)
-
-
-PROGRAM_OPTIMIZER = ("beta1", "beta2", "eps", "weight_decay", "clip_norm", "z_loss")
+    """Returns a key of everything in a config that shapes its compiled programs: its static fields, as JSON."""
+    return json.dumps([fields.program_values(config), current()], sort_keys=True)
 
 
 @lru_cache(maxsize=16)
-def _jitted(key: str, text: str, mesh: Mesh | None) -> Any:
-    config = fields.from_dict(json.loads(text))
+def _jitted(key: str, mesh: Mesh | None) -> Any:
+    # Only the fields of the key are there: a program that reads another one fails instead of sharing a wrong result.
+    config = fields.program_config(json.loads(key)[0])
     if mesh is None:
         return jax.jit(step_function(config), donate_argnums=(0, 1))
     shapes, rules = abstract(config, mesh), meshes.rules_of(config, mesh)
@@ -142,13 +142,9 @@ def _jitted(key: str, text: str, mesh: Mesh | None) -> Any:
 
 def jitted(config: ConfigDict, mesh: Mesh | None = None) -> Any:
     """Returns the jitted step of a resolved config; equal programs share one function."""
-    key = shaping(config)
-    if key not in _TEXTS:
-        _TEXTS[key] = json.dumps(fields.to_dict(config))
-    return _jitted(key, _TEXTS[key], mesh)
+    return _jitted(shaping(config), mesh)
 
 
-_TEXTS: dict[str, str] = {}
 _COMPILED: dict[tuple[str, Any, Mesh | None], Any] = {}
 
 
@@ -210,8 +206,8 @@ def compiled(
 
 @lru_cache(maxsize=32)
 def _loss_function(text: str, mesh: Mesh | None) -> Any:
-    config = fields.from_dict(json.loads(text))
-    graphdef, rules = abstract(config).graphdef, meshes.rules_of(config, mesh)
+    config = fields.program_config(json.loads(text))
+    (graphdef, _), rules = _split(config.model), meshes.rules_of(config, mesh)
 
     def losses(params: Params, batch: Batch) -> Array:
         model = nnx.merge(graphdef, params)
@@ -227,5 +223,4 @@ def loss_function(config: ConfigDict, mesh: Mesh | None = None) -> Any:
 
     On a mesh every process gets all of them.
     """
-    plain = fields.from_dict({"model": fields.to_dict(config)["model"]})
-    return _loss_function(json.dumps(fields.to_dict(plain), sort_keys=True), mesh)
+    return _loss_function(json.dumps({"model": fields.program_values(config)["model"]}, sort_keys=True), mesh)

@@ -1,0 +1,94 @@
+"""Compiled programs are shared by equal keys only, and the key holds every field that a program can depend on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from ml_collections import ConfigDict
+
+from configs import fields, validate
+from training import step, trainer
+
+# For every field of the optimizer: another value, and what else must be set for it to have an effect.
+CHANGED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "learning_rate": (3e-3, {}),
+    "schedule": ("constant", {}),
+    "warmup_steps": (3, {}),
+    "decay_share": (0.8, {"optimizer__schedule": "wsd"}),
+    "final_share": (0.9, {}),
+    "beta1": (0.3, {}),
+    "beta2": (0.3, {}),
+    "eps": (0.1, {}),
+    "weight_decay": (20.0, {}),
+    "clip_norm": (0.01, {"optimizer__eps": 0.1}),
+    "z_loss": (1.0, {}),
+}
+# Outside config.model, all of which is static: the fields that shape a program.
+STATIC = {
+    *("data.micro_batches", "mesh.data", "mesh.fsdp", "mesh.context", "mesh.tensor", "mesh.kv_heads"),
+    *(f"optimizer.{name}" for name in ("beta1", "beta2", "eps", "weight_decay", "clip_norm", "z_loss")),
+}
+
+
+def forget() -> None:
+    """Empties every cache of compiled training programs."""
+    step._COMPILED.clear()
+    step._jitted.cache_clear()
+    step._opt_state.cache_clear()
+    step._loss_function.cache_clear()
+
+
+def loss(config: ConfigDict, folder: Path) -> float:
+    trainer.train(config, folder, quiet=True)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["train_loss"] for line in lines if "train_loss" in line][-1]
+
+
+def test_every_field_of_the_optimizer_is_changed_below() -> None:
+    of_schema = {name.removeprefix("optimizer.") for name in fields.types() if name.startswith("optimizer.")}
+    assert set(CHANGED) == of_schema, "give a new field another value in CHANGED"
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_second_run_in_the_process_trains_as_it_would_alone(tiny, tmp_path: Path, name: str) -> None:
+    value, needed = CHANGED[name]
+    short = {"budget__amount": 5, "log__every_steps": 1, "eval__every_steps": 0, "checkpoint__every_steps": 0}
+    short |= {"optimizer__warmup_steps": 1, "model__num_layers": 1, "eval__tokens": 64, "eval__multiples": (1,)}
+    plain, changed = (tiny(**short | needed | extra) for extra in ({}, {f"optimizer__{name}": value}))
+    forget()
+    first, second = loss(plain, tmp_path / "plain"), loss(changed, tmp_path / "after")
+    forget()
+    assert loss(changed, tmp_path / "alone") == second
+    assert first != second, "the changed value has no effect here: choose another in CHANGED"
+
+
+def other_value(value: Any, kind: type) -> Any:
+    """Returns a value of the type that is not `value`; it need not be allowed."""
+    if kind is str:
+        return f"{value}-other"
+    if kind is tuple:
+        return (*(value or ()), 3)
+    return not value if kind is bool else kind((value or 0) + 2)
+
+
+def test_changing_a_field_changes_the_key_or_the_field_is_declared_without_effect(tiny) -> None:
+    config = validate.resolve(tiny())
+    key, free = step.shaping(config), set()
+    for name, value, _ in list(fields.walk(config)):
+        changed = fields.from_dict(fields.to_dict(config))
+        fields.set_field(changed, name, other_value(value, fields.types()[name]))
+        if step.shaping(changed) == key:
+            free.add(name)
+    assert free == {name for name in fields.types() if fields.program_part(name) != "static"}
+    assert {name for name in fields.types() if not name.startswith("model.")} - free == STATIC
+
+
+def test_a_program_is_built_from_the_fields_of_its_key_alone(tiny) -> None:
+    config = validate.resolve(tiny())
+    config.model.vocab_size = 27
+    seen = fields.program_config(fields.program_values(config))
+    jax.jit(step.step_function(seen)).lower(*step.arguments(config))
+    with pytest.raises(AttributeError):
+        _ = seen.optimizer.learning_rate
