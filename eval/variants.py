@@ -98,11 +98,18 @@ def _factor(config: ConfigDict, length: int, scaling: str) -> float:
 
 
 def _rescaled(config: ConfigDict, kind: str, factor: float) -> tuple[ConfigDict | None, str | None]:
-    """Returns (config.model with another scaling, None), or (None, why that scaling cannot be)."""
+    """Returns (config.model with another scaling, None), or (None, why that scaling cannot be).
+
+    The run's own kind at its own factor is the run's own function. At another factor the rules that take the factor
+    (mscale, mscale_all_dim) stay, and a number chosen for the run's own factor (attention_factor) goes; another kind
+    keeps neither.
+    """
     changed = validate.from_dict(validate.to_dict(config))
     scaling = changed.model.position.rope.scaling
-    if scaling.kind != "none":  # these were chosen for the run's own factor
-        scaling.attention_factor = scaling.mscale = scaling.mscale_all_dim = None
+    if scaling.kind != "none" and (scaling.kind, scaling.factor) != (kind, factor):
+        scaling.attention_factor = None
+        if scaling.kind != kind:
+            scaling.mscale = scaling.mscale_all_dim = None
     scaling.kind, scaling.factor = kind, factor
     problems = validate.problems(changed)
     return (None, problems[0]) if problems else (changed.model, None)

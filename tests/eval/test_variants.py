@@ -4,7 +4,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs import tiny, validate
-from eval import variants
+from eval import scoring, variants
 
 
 def resolved(**fields) -> ConfigDict:
@@ -54,8 +54,48 @@ def test_the_factor_reaches_the_length_from_the_original_one():
     own, _, yarn, longer, raw, _ = variants.variants(config)
     assert (own.factor, yarn.factor, longer.factor, raw.factor) == (4, 4, 8, 1)
     assert own.model.position.rope.scaling.attention_factor == 1.0
-    assert yarn.model.position.rope.scaling.attention_factor is None  # it was chosen for the run's own factor
+    assert yarn.model == own.model  # the same kind and factor: the same function
+    assert longer.model.position.rope.scaling.attention_factor is None  # it was chosen for the run's own factor
     assert raw.model.position.rope.scaling.kind == "none"
+
+
+SCALED = {
+    "yarn, both mscales": {"kind": "yarn", "mscale": 1.0, "mscale_all_dim": 1.0},
+    "yarn, given factor": {"kind": "yarn", "attention_factor": 1.2, "beta_fast": 16.0, "truncate": False},
+    "longrope": {"kind": "longrope", "attention_factor": 1.1, "short_factor": (1.0,) * 4, "long_factor": (2.0,) * 4},
+    "llama3": {"kind": "llama3", "low_freq_factor": 1.5},
+    "linear": {"kind": "linear"},
+    "ntk": {"kind": "ntk"},
+    "ntk_by_parts": {"kind": "ntk_by_parts"},
+    "dynamic": {"kind": "dynamic"},
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("mla", [False, True])
+def test_the_runs_own_scaling_asked_for_again_is_the_same_function(name: str, mla: bool):
+    fields = {f"model__position__rope__scaling__{key}": value for key, value in SCALED[name].items()}
+    fields |= {"model__attention__kind": "mla"} if mla else {"model__head_dim": 8}
+    config = resolved(
+        eval__multiples=(1, 2), eval__scalings=(SCALED[name]["kind"],), eval__scaling_factor=40.0, data__length=64,
+        model__position__rope__scaling__factor=40.0, model__position__rope__scaling__original_length=64, **fields,
+    )  # fmt: skip
+    own, own_longer, again, again_longer = variants.variants(config)
+    assert again.reason is None and again.factor == own.factor == 40
+    assert again.model == own.model and again_longer.model == own_longer.model
+    for one, two in ((own, again), (own_longer, again_longer)):
+        assert scoring.function_key(one.model, one.length) == scoring.function_key(two.model, two.length)
+
+
+def test_mscale_is_a_rule_of_the_factor_and_stays_with_yarn_alone():
+    config = resolved(
+        eval__multiples=(2,), eval__scalings=("yarn", "linear"), eval__scaling_factor=80.0, data__length=64,
+        model__position__rope__scaling__kind="yarn", model__position__rope__scaling__factor=40.0,
+        model__position__rope__scaling__mscale=1.0, model__position__rope__scaling__mscale_all_dim=1.0,
+    )  # fmt: skip
+    _, yarn, linear = (variant.model.position.rope.scaling for variant in variants.variants(config))
+    assert (yarn.factor, yarn.mscale, yarn.mscale_all_dim) == (80, 1.0, 1.0)
+    assert (linear.mscale, linear.mscale_all_dim) == (None, None)
 
 
 def test_a_learned_table_ends():
