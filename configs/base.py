@@ -131,8 +131,8 @@ def _rope_scaling() -> ConfigDict:
 def _data() -> ConfigDict:
     data = ConfigDict()
     data.source = "stdlib"  # text: stdlib (built in), files (data.path) or tfds (data.tfds)
-    data.path = ""  # files: a glob of text or .jsonl files; setting it selects source = files
-    data.field = "text"  # the text's key in .jsonl lines and TFDS features
+    data.path = ""  # files: a glob of text files or JSON lines; setting it selects source = files
+    data.field = "text"  # the text's key in JSON lines and TFDS features
     data.split = "hash"  # files: hash (of path and .jsonl line; one text is cut) or first (the first train_share)
     data.train_share = 0.9  # files: share of the text (first) or of the files (hash) that trains
     data.tfds = ConfigDict()

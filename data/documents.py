@@ -1,5 +1,6 @@
 """Documents from files: which files, how they are read, which split each document goes to."""
 
+import codecs
 import fnmatch
 import glob
 import hashlib
@@ -11,6 +12,7 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from configs.errors import UserError
 
@@ -27,7 +29,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Document:
-    """One text with a name that is the same on every machine: the file's name, and the line in .jsonl files."""
+    """One text with a name that is the same on every machine: the file's name, and the line in JSON lines."""
 
     name: str
     text: str
@@ -35,6 +37,7 @@ class Document:
 
 # Tests, installed packages, and what differs between two builds of one Python version.
 LEFT_OUT_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib-dynload"}
+JSON_LINES = (".jsonl", ".ndjson")
 LEFT_OUT_FILES = ("_sysconfigdata", "sitecustomize", "usercustomize")
 
 
@@ -107,18 +110,62 @@ def read_python(file: SourceFile) -> Iterator[Document]:
 
 
 def read_text(file: SourceFile, field: str) -> Iterator[Document]:
-    """Yields the documents of a text file (one) or of a .jsonl file (one a line, under `field`); empty ones left out.
+    """Yields the documents of a file; empty ones are left out.
 
-    Line ends and byte order marks stay as they are.
+    A file of JSON lines (.jsonl, .ndjson, or a .json that holds them) has one a line, under `field`; a .json that is an
+    array of objects which all have `field` has one an object; any other file is one document. Line ends and byte order
+    marks stay as they are.
 
     Raises:
         UserError: invalid UTF-8 (file and byte offset), a malformed line or a missing field (file and line).
     """
     content = _content(file)
-    if file.path.suffix.lower() == ".jsonl":
+    suffix = file.path.suffix.lower()
+    if suffix in JSON_LINES or (suffix == ".json" and _holds_json_lines(content, field)):
         yield from _json_lines(file, content, field)
+    elif suffix == ".json" and (texts := _json_array(file, content, field)):
+        yield from (Document(f"{file.name}:{number}", text) for number, text in enumerate(texts, 1) if text)
     elif content:
         yield Document(file.name, _decode(content, file.path, 0))
+
+
+def _holds_json_lines(content: bytes, field: str) -> bool:
+    """Whether a .json holds JSON lines: its first line is an object, and what follows cannot belong to it.
+
+    An object alone on one line counts where it has the field; else it is a document of JSON like any other.
+    """
+    lines = (line for line in io.BytesIO(content.removeprefix(codecs.BOM_UTF8)) if line.strip())
+    first = _parsed(next(lines, b""))
+    return isinstance(first, dict) and (next(lines, None) is not None or isinstance(first.get(field), str))
+
+
+def _json_array(file: SourceFile, content: bytes, field: str) -> list[str]:
+    """Returns the texts of an array of objects that all have `field`; nothing where it is not one."""
+    records = _parsed(content.removeprefix(codecs.BOM_UTF8))
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        return []
+    texts = [record.get(field) for record in records]
+    if not all(isinstance(text, str) for text in texts):
+        return []
+    for number, text in enumerate(texts, 1):
+        _check_encodes(text, f"{file.path}, object {number}", field)
+    return texts
+
+
+def _parsed(content: bytes) -> Any:
+    """Returns a JSON value, or None where it is not one."""
+    try:
+        return json.loads(content.decode())
+    except (ValueError, RecursionError):  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        return None
+
+
+def _check_encodes(text: str, where: str, field: str) -> None:
+    """Refuses half a surrogate pair, which JSON can spell and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{where}: field {field!r} holds half a surrogate pair") from error
 
 
 def _json_lines(file: SourceFile, content: bytes, field: str) -> Iterator[Document]:
@@ -138,10 +185,7 @@ def _json_lines(file: SourceFile, content: bytes, field: str) -> Iterator[Docume
                 raise UserError(f"{where}: has no field {field!r} (data.field); it has {', '.join(record) or 'none'}")
             if not isinstance(record[field], str):
                 raise UserError(f"{where}: field {field!r} must be text, is {type(record[field]).__name__}")
-            try:
-                record[field].encode()
-            except UnicodeEncodeError as error:
-                raise UserError(f"{where}: field {field!r} holds half a surrogate pair") from error
+            _check_encodes(record[field], where, field)
             if record[field]:
                 yield Document(f"{file.name}:{number}", record[field])
         start += len(line)

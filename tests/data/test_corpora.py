@@ -109,6 +109,48 @@ def test_text_and_json_lines_together(tmp_path):
     assert sorted(everything(corpus)) == ["one text", "three", "two"]
 
 
+RECORDS = [{"id": i, "text": f"line {i} of a small corpus " * 3} for i in range(12)]
+
+
+HELD = {
+    "lines": lines(*RECORDS),
+    "lines and blanks": "\n" + lines(*RECORDS[:6]) + "\r\n" + lines(*RECORDS[6:]),
+    "array": json.dumps(RECORDS),
+    "indented array": json.dumps(RECORDS, indent=2),
+}
+
+
+@pytest.mark.parametrize("text", HELD.values(), ids=HELD)
+def test_json_that_holds_documents_is_read_as_documents(tmp_path, text):
+    write(tmp_path, {"d.json": text})
+    corpus = open_texts(tmp_path / "d.json", tmp_path / "cache")
+    assert sorted(everything(corpus)) == sorted(record["text"] for record in RECORDS)
+    assert sum(corpus.fingerprint["documents"].values()) == len(RECORDS)
+
+
+def test_json_lines_are_the_same_documents_under_either_name(tmp_path):
+    write(tmp_path, {"d.json": lines(*RECORDS), "d.jsonl": lines(*RECORDS), "d.ndjson": lines(*RECORDS)})
+    opened = [open_texts(tmp_path / f"d.{suffix}", tmp_path / "cache") for suffix in ("json", "jsonl", "ndjson")]
+    assert [sorted(everything(corpus)) for corpus in opened] == [sorted(record["text"] for record in RECORDS)] * 3
+
+
+@pytest.mark.parametrize("text", [
+    json.dumps({"name": "a package", "numbers": [1, 2]}, indent=2), '{"name": "a package"}\n', "[1, 2, 3]\n", "[]\n",
+    json.dumps([{"body": "a"}, {"text": "b"}]), '{"text": "cut', '"text"\n"text"\n', "[" * 100_000,
+])  # fmt: skip
+def test_other_json_is_text_as_it_stands(tmp_path, text):
+    write(tmp_path, {"d.json": text + words(0, 30) if text.startswith("[[") else text})
+    (file,) = documents.matching_files(str(tmp_path / "d.json"))
+    (document,) = documents.read_text(file, "text")
+    assert document.text.startswith(text) and document.name == "d.json"
+
+
+def test_one_object_on_one_line_is_a_document_where_it_has_the_field(tmp_path):
+    write(tmp_path, {"d.json": lines({"text": "one text"})})
+    (file,) = documents.matching_files(str(tmp_path / "d.json"))
+    assert [document.text for document in documents.read_text(file, "text")] == ["one text"]
+
+
 LONG = "[" * 100_000
 
 
@@ -129,6 +171,17 @@ LONG = "[" * 100_000
         ({"a.jsonl": '{"body": "a", "n": 1}\n'}, "*", r"line 1: has no field 'text' \(data\.field\); it has body, n"),
         ({"a.jsonl": '{"text": "a"}\n{"text": 3}\n'}, "*", "line 2: field 'text' must be text, is int"),
         ({"a.jsonl": '{"text": "\\ud800"}\n'}, "*", "line 1: field 'text' holds half a surrogate pair"),
+        (
+            {"a.json": '{"body": "a"}\n{"body": "b"}\n'},
+            "*",
+            r"a\.json, line 1: has no field 'text' \(data\.field\); it has",
+        ),
+        ({"a.json": '{"text": "a"}\n{"text": \n'}, "*", r"a\.json, line 2: is not valid JSON"),
+        (
+            {"a.json": '[{"text": "a"}, {"text": "\\ud800"}]\n'},
+            "*",
+            r"a\.json, object 2: field 'text' holds half a surr",
+        ),
         ({"a.jsonl": LONG + "\n"}, "*", "line 1: cannot be read as JSON"),
         ({"a.jsonl": '{"n": ' + "1" * 5000 + "}\n"}, "*", "line 1: cannot be read as JSON"),
     ],
