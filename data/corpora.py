@@ -6,12 +6,15 @@ content, so that a changed file is another entry and stale data cannot be read; 
 
 import hashlib
 import json
+import sys
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from configs.errors import UserError
@@ -20,7 +23,7 @@ from data.documents import Document, SourceFile
 from data.tfds_sets import Texts
 
 # Raised when the same files would be prepared into something else.
-FORMAT = 1
+FORMAT = 2
 # Of the built-in corpus, by files; the rest, about half a megabyte, validates.
 STDLIB_TRAIN_SHARE = 0.95
 LISTED = 16  # files named one by one in a fingerprint; above, their count and common hash say it
@@ -33,7 +36,9 @@ class Corpus:
     `key` names the content (equal content gives an equal key on every machine); `fingerprint` holds `source`, `files`,
     `bytes` and `sha256` of the files one after the other (for one file: what `sha256sum` prints), `documents` and
     `text_bytes` by split, `documents_sha256` over every document's split, name and text, how it was split, how many
-    `duplicates` and `skipped` (empty or undecodable) documents were left out, and a `listing` of the files if few.
+    `duplicates` (left out of files, only counted in TFDS data sets) and how many empty or undecodable documents
+    (`skipped`, left out) there were, and a `listing` of the files if few. `validation_in_train` is there where a TFDS
+    data set has validation documents that are training documents too: how many.
     """
 
     key: str
@@ -205,17 +210,46 @@ def _open_tfds(data: ConfigDict) -> Corpus:
     found = tfds_sets.find(data.tfds.name, data.tfds.data_dir, data.field)
     splits = {"train": data.tfds.train_split, "validation": data.tfds.validation_split}
     texts = {name: found.texts(split) for name, split in splits.items()}
+    _refuse_overlap(found, splits)
     key = digest([FORMAT, "tfds", found.label, splits, data.field, found.file_hashes(splits.values())])
     folder = cache.private_folder(data.cache_dir, "corpora") / f"tfds-{key[:20]}"
     cache.entry(folder, lambda work: _describe_tfds(work, found, splits, texts))
     manifest = json.loads((folder / "manifest.json").read_text())
+    _tell_leak(manifest)
     return Corpus(key, texts["train"], texts["validation"], manifest, data.cache_dir)
 
 
+def _refuse_overlap(found: tfds_sets.Found, splits: dict[str, str]) -> None:
+    """Refuses splits that have records in common: a loss on them would be one on trained text.
+
+    Raises:
+        UserError: naming both splits and the number of records.
+    """
+    shared = found.shared_records(splits["train"], splits["validation"])
+    if shared:
+        raise UserError(
+            f"data.tfds.validation_split = {splits['validation']!r}: {shared:,} of its records are in train_split = "
+            f"{splits['train']!r} too; the two must not overlap, as train[:90%] and train[90%:] do not"
+        )
+
+
+def _tell_leak(manifest: dict[str, Any]) -> None:
+    """Warns of validation documents that are trained on, which TFDS data sets are read with as they are."""
+    leaked, of = manifest.get("validation_in_train", 0), manifest["documents"]["validation"]
+    if leaked:
+        told = f"{leaked:,} of the {of:,} validation documents are in the train split too, word for word"
+        print(f"warning: {manifest['source']}: {told}", file=sys.stderr)
+
+
 def _describe_tfds(folder: Path, found: tfds_sets.Found, splits: dict[str, str], texts: dict[str, Texts]) -> None:
-    """Reads the data set once for the counts and hashes of its manifest."""
+    """Reads the data set once for the counts and hashes of its manifest.
+
+    Raises:
+        UserError: a split holds no text, or every validation document is a training document.
+    """
     total = hashlib.sha256()
     content, counts = {}, {}
+    hashes = {name: array("Q") for name in texts}  # 8 bytes a document, since there may be many millions
     for name, split_texts in texts.items():
         of_split, size = hashlib.sha256(), 0
         for text in split_texts:
@@ -223,9 +257,18 @@ def _describe_tfds(folder: Path, found: tfds_sets.Found, splits: dict[str, str],
             size += len(encoded)
             total.update(encoded)
             of_split.update(f"{len(encoded)}\0".encode() + encoded)
+            if encoded:
+                hashes[name].append(int.from_bytes(hashlib.sha256(encoded).digest()[:8]))
         if not size:
             raise UserError(f"data.tfds.{name}_split = {splits[name]!r}: holds no text")
         content[name], counts[name] = of_split.hexdigest(), size
+    train, validation = (np.frombuffer(hashes[name], np.uint64) for name in ("train", "validation"))
+    leaked = int(np.isin(validation, train).sum())
+    if leaked == len(validation):
+        raise UserError(
+            f"data.tfds.validation_split = {splits['validation']!r}: all its documents are in train_split = "
+            f"{splits['train']!r} too, word for word"
+        )
     manifest = {
         "source": f"tfds:{found.label}",
         "files": len(found.file_hashes(splits.values())),
@@ -235,7 +278,9 @@ def _describe_tfds(folder: Path, found: tfds_sets.Found, splits: dict[str, str],
         "text_bytes": counts,
         "documents_sha256": digest(content),
         "split": splits,
-        "duplicates": 0,
+        "duplicates": len(train) + len(validation) - len(np.unique(np.concatenate([train, validation]))),
         "skipped": 0,
     }
+    if leaked:
+        manifest["validation_in_train"] = leaked
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))

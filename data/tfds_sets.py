@@ -157,6 +157,28 @@ class Found:
                 raise UserError(f"{self.label}: {path.name} cannot be read ({error.strerror})") from error
         return hashes
 
+    def shared_records(self, one: str, other: str) -> int:
+        """Returns how many records two splits have in common, of the same places in the same files.
+
+        Raises:
+            UserError: no such split.
+        """
+        left, right = self._spans(one), self._spans(other)
+        return sum(
+            max(0, min(stop, end) - max(start, begin))
+            for file, start, stop in left
+            for other_file, begin, end in right
+            if file == other_file
+        )
+
+    def _spans(self, split: str) -> list[tuple[str, int, int]]:
+        """The records of a split: (file, the first, the one after the last)."""
+        found = []
+        for part in self._info(split).file_instructions:
+            stop = part.examples_in_shard if part.take == -1 else part.skip + part.take
+            found.append((os.path.realpath(part.filename), part.skip, stop))
+        return found
+
     def _info(self, split: str) -> Any:
         try:
             return self.builder.info.splits[split]

@@ -11,6 +11,7 @@ import tensorflow_datasets as tfds
 
 from configs.errors import UserError
 from data import corpora, tfds_sets
+from data.documents import Document
 from tests.data.common import settings, words
 
 TRAIN = [f"{i} " + words(i, 30) + " \u00e9" for i in range(30)]
@@ -82,6 +83,62 @@ def test_parts_of_splits(folder, tmp_path):
     corpus = open_named(folder, tmp_path, **parts)
     assert (list(corpus.train), list(corpus.validation)) == (TRAIN[:27], TRAIN[27:])
     assert corpus.key != open_named(folder, tmp_path).key
+
+
+OVERLAPPING = [
+    ("train", "train[90%:]", 3),
+    ("train", "train", 30),
+    ("train+dev", "dev", 5),
+    ("train[:20]", "train[10:]", 10),
+    ("train[5:10]+train[20:22]", "train[9:21]", 2),
+    ("train[1:2]", "all", 1),
+]
+
+
+@pytest.mark.parametrize(("train", "validation", "shared"), OVERLAPPING)
+def test_splits_that_overlap_are_refused(folder, tmp_path, train, validation, shared):
+    parts = {"data__tfds__train_split": train, "data__tfds__validation_split": validation}
+    with pytest.raises(
+        UserError, match=rf"validation_split = .*: {shared} of its records are in train_split = "
+    ) as told:
+        open_named(folder, tmp_path, **parts)
+    assert repr(train) in str(told.value) and repr(validation) in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("train", "validation"),
+    [("train[:90%]", "train[90%:]"), ("train[10:]", "train[:10]"), ("train[5:10]", "train[:5]+train[10:]+dev")],
+)
+def test_parts_that_touch_do_not_overlap(folder, tmp_path, train, validation):
+    parts = {"data__tfds__train_split": train, "data__tfds__validation_split": validation}
+    corpus = open_named(folder, tmp_path, **parts)
+    assert not set(corpus.train) & set(corpus.validation) and corpus.fingerprint["duplicates"] == 0
+
+
+def written(folder: Path, train: list[str], validation: list[str]) -> corpora.Corpus:
+    texts = {"train": train, "validation": validation}
+    documents = {name: [Document(str(i), text) for i, text in enumerate(of)] for name, of in texts.items()}
+    tfds_sets.write(folder / "sets", {name: of.__iter__ for name, of in documents.items()})
+    return open_named(folder / "sets", folder / "cache", "ablax_text", data__tfds__validation_split="validation",
+                      data__field="text")  # fmt: skip
+
+
+def test_duplicates_are_counted_and_those_between_splits_told(tmp_path, capsys):
+    corpus = written(tmp_path, ["a a", "b b", "a a", "c c", "", ""], ["d d", "b b", "d d", "a a", "e e", ""])
+    about = corpus.fingerprint
+    assert (about["duplicates"], about["validation_in_train"]) == (4, 2)
+    assert about["documents"] == {"train": 6, "validation": 6}, "nothing is left out"
+    assert "2 of the 6 validation documents are in the train split too, word for word" in capsys.readouterr().err
+
+
+def test_duplicates_within_splits_are_no_leak(tmp_path, capsys):
+    about = written(tmp_path, ["a a", "a a"], ["b b", "b b"]).fingerprint
+    assert about["duplicates"] == 2 and "validation_in_train" not in about and not capsys.readouterr().err
+
+
+def test_validation_that_is_all_trained_is_refused(tmp_path):
+    with pytest.raises(UserError, match="all its documents are in train_split = 'train' too, word for word"):
+        written(tmp_path, ["a a", "b b", "c c"], ["b b", "a a", "b b"])
 
 
 def test_the_fingerprint_is_the_contents(folder, tmp_path):
