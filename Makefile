@@ -21,7 +21,7 @@ SERVICE ?= pypi
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(EXTRAS)
-ROOMS := configs models data training eval convert sweeps report bench torture train.py
+ROOMS := configs models data training eval convert sweeps report bench train.py
 
 .PHONY: demo test test-all check torture fuzz audit setup bench bench-hf lock clean
 
@@ -40,7 +40,7 @@ check: $(STAMP)
 	$(BIN)/mypy $(ROOMS)
 
 torture: $(STAMP)
-	$(BIN)/python -m torture --minutes=$(MINUTES) --seed=$(SEED)
+	$(BIN)/python -m tests.torture --minutes=$(MINUTES) --seed=$(SEED)
 
 # --strict: a dependency that the service does not answer for is a failure, not one that is left out.
 audit: $(STAMP)

@@ -27,10 +27,10 @@ def main(argv: list[str]) -> int:
     validate.check(config)
 
     # Everything above answers a user's mistake in a moment; JAX takes seconds to load.
-    from training import distributed
+    from training.runtime import distributed
 
     distributed.initialise()
-    from training.trainer import train
+    from training.loop.trainer import train
 
     try:
         result = train(config, arguments.workdir, quiet=arguments.quiet)

@@ -65,10 +65,10 @@ def config_of(cell: Cell, steps: int, settings: Mapping[str, Any]) -> Any:
 
 def worker(path: Path) -> None:
     """Trains the tasks of a file, [{"workdir", "mesh"}, ...], one after the other in this process."""
-    from training import distributed
+    from training.runtime import distributed
 
     distributed.initialise()
-    from training.trainer import train
+    from training.loop.trainer import train
 
     plan = json.loads(path.read_text())
     for task in plan["tasks"]:

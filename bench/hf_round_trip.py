@@ -35,7 +35,7 @@ from convert.writing import write_run  # noqa: E402
 from eval import generate  # noqa: E402
 from eval.progress import Silent, Told  # noqa: E402
 from models import initialise  # noqa: E402
-from training import compilation  # noqa: E402
+from training.runtime import compilation  # noqa: E402
 
 TOLERANCE = 2e-4  # of logits, absolute, float32
 LENGTH, NEW = 40, 8  # past the original length (32) of scalings that read it

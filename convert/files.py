@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from configs.errors import UserError
-from training.files import read_json
+from training.run_directory.files import read_json
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.bin.index.json")

@@ -24,7 +24,7 @@ from convert.tensors import QKV
 from convert.writing import refuse_existing, write_run
 from data import tokenizers
 from models import initial
-from training.checkpoint import flat
+from training.run_directory.checkpoint import flat
 
 # Fields of the model that change how it is computed, not what; all others are the checkpoint's.
 FREE = (

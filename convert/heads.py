@@ -13,7 +13,7 @@ from configs.errors import UserError
 from convert.tensors import PARTS, Params, fuse, split
 from models import pattern
 from models.initial import initialise
-from training.checkpoint import flat
+from training.run_directory.checkpoint import flat
 
 POOLS = ("mean", "first", "random", "fresh")
 OUT = "blocks.attention.out.kernel"

@@ -24,9 +24,9 @@ from configs.positions import SCALED, SCALINGS, either, kinds_of
 from convert import heads as of_heads
 from convert.tensors import Params
 from convert.writing import refuse_existing, write_run
-from training import run as runs
-from training.checkpoint import flat
-from training.files import read_json
+from training.run_directory import run as runs
+from training.run_directory.checkpoint import flat
+from training.run_directory.files import read_json
 
 SCALING = "model.position.rope.scaling"
 ROPE_FIELDS = (f"{SCALING}.", "model.position.rope.theta", "model.position.temperature.")

@@ -24,9 +24,9 @@ from convert.writing import refuse_existing, whole_folder
 from data import tokenizers
 from models import pattern
 from models.attention import scale_of
-from training import run as runs
-from training.checkpoint import flat
-from training.files import read_json, write_json
+from training.run_directory import run as runs
+from training.run_directory.checkpoint import flat
+from training.run_directory.files import read_json, write_json
 
 # Fields that do not change what a trained model computes without dropout, in float32.
 FREE = "dropout init init_std dtype scan_layers remat attention.kernel attention.qkv attention.kv_storage".split()

@@ -14,9 +14,10 @@ from ml_collections import ConfigDict
 from configs import fields
 from configs.errors import UserError
 from data import tokenizers
-from training import record, step
-from training.checkpoint import Checkpoints, flat, unflat
-from training.files import write_json
+from training.run_directory import record
+from training.run_directory.checkpoint import Checkpoints, flat, unflat
+from training.run_directory.files import write_json
+from training.step import train_step
 
 
 def write_run(
@@ -56,7 +57,7 @@ def write_run(
     tokenizer = None if tokenizer_from is None else _tokenizer(Path(tokenizer_from))
     if tokenizer is not None:
         _fit(config, tokenizer, workdir)
-    whole = _checked(params, step.abstract(config).params)
+    whole = _checked(params, train_step.abstract(config).params)
     known = dict(data) if isinstance(data, Mapping) else {"fingerprint": None}
     values = record.describe(config, known) | {"status": "done", "origin": dict(origin)}
     with whole_folder(workdir) as folder:

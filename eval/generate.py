@@ -28,12 +28,13 @@ from configs import cli
 from configs.documents import ordinary
 from configs.errors import UserError, nearest
 from eval.progress import Silent, Told
-from eval.scoring import LOGITS
+from eval.quality.scoring import LOGITS
 from models import decode
 from models.initial import seed_key
-from training import compilation, files
-from training import run as runs
-from training import step as steps
+from training.run_directory import files
+from training.run_directory import run as runs
+from training.runtime import compilation
+from training.step import train_step as steps
 
 KEYS = ("input_ids", "attention_mask")
 INTEGERS = ("I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64")

@@ -20,11 +20,12 @@ import tokenizers
 
 from configs import cli
 from configs.errors import UserError
-from eval import scoring
 from eval.progress import Told
+from eval.quality import scoring
 from eval.run import record
-from training import compilation, files
-from training import run as runs
+from training.run_directory import files
+from training.run_directory import run as runs
+from training.runtime import compilation
 
 try:
     from lm_eval import evaluator, tasks, utils

@@ -6,141 +6,17 @@ It is `python -m eval.run --evals=profile` with its result as a table: DIR/eval/
 those of `eval.throughput`. docs/cost.md says what each part is and how a trace is read.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 from rich.console import Console
 from rich.table import Table
 
 from configs import cli
-from eval import ready
-from eval.profile_hlo import Module
-from eval.profile_scopes import DIRECTIONS, GROUPS, PARTS, Owner
-from eval.profile_trace import Times, record
-from eval.progress import Silent, Told
-from eval.timing import compile_timed, device, measure
-from training.record import compute_dtype
-from training.run import Run
-
-PROFILED = ("train", "prefill", "decode")
-IDLE = 0.5  # share of the wall time between instructions from which nothing else is said to bind a program
-
-
-def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
-    """Returns eval/profile.json's content.
-
-    Each program is timed without a profiler (`seconds` a call), then traced for as many calls as
-    `eval.throughput.repeats`. Shares are of the time with instructions under way, and add up to 1 over all parts.
-    """
-    found = {}
-    for name in PROFILED:
-        progress.say(f"profile: {name}")
-        found[name] = profiled(ready.PROGRAMS[name](run), run.config.eval.throughput.repeats, decoding=name == "decode")
-    return {
-        "device": device(),
-        "dtype": compute_dtype(run.config),
-        "parts": {part: label for part, (label, _) in PARTS.items()},
-        "programs": found,
-        "answer": " ".join(f"{name.capitalize()} is {part['answer']}." for name, part in found.items()),
-    }
-
-
-def profiled(program: ready.Ready, repeats: int, *, decoding: bool) -> dict[str, Any]:
-    """Returns the profile of one program.
-
-    Args:
-        program: to run.
-        repeats: calls that are traced.
-        decoding: see `profile_scopes.owner`.
-    """
-    compiled, compile_seconds = compile_timed(program.lowered)
-    module = Module(compiled.as_text(), decoding=decoding)
-    state = program.start()
-
-    def call(state: Any) -> Any:
-        return jax.block_until_ready(program.call(compiled, state))
-
-    seconds = float(sorted(measure(call, state, repeats=repeats))[repeats // 2])
-    state = call(program.start())
-
-    def work() -> None:
-        nonlocal state
-        for _ in range(repeats):
-            state = call(state)
-
-    times = record(work, module)
-    return {
-        "seconds": seconds,
-        "calls": repeats,
-        "compile_seconds": compile_seconds,
-        **program.shape,
-        **shares(times, module, repeats, seconds),
-    }
-
-
-def shares(times: Times, module: Module, calls: int, wall: float) -> dict[str, Any]:
-    """Returns whose the time of a trace is.
-
-    Args:
-        times: of `calls` calls.
-        module: the program.
-        calls: that were traced.
-        wall: seconds of a call without a profiler.
-
-    Returns:
-        source; busy_seconds a call; between_instructions, the share of the wall time with none under way; unnamed, the
-        share without a scope; spanning, the share of fusions over several parts, shared out by what they compute;
-        shares by part; `by_direction`, with share, seconds and bytes a call; and the answer in words.
-    """
-    time: dict[Owner, float] = defaultdict(float)
-    moved: dict[Owner, float] = defaultdict(float)
-    spanning = 0.0
-    for name, seconds in times.seconds.items():
-        owners = module.owners(name)
-        spanning += seconds * (len({one.part for one in owners}) > 1)
-        traffic = module.moved(name) * times.counts[name] / calls
-        for one, weight in owners.items():
-            time[one] += seconds * weight
-            moved[one] += traffic * weight
-    total = sum(time.values()) or 1.0
-    entries: list[dict[str, Any]] = [
-        {
-            "part": part,
-            "direction": direction,
-            "share": time[Owner(part, direction)] / total,
-            "seconds": time[Owner(part, direction)] / calls,
-            "bytes": int(moved[Owner(part, direction)]),
-        }
-        for part in PARTS
-        for direction in DIRECTIONS
-        if Owner(part, direction) in time
-    ]
-    by_part = {part: sum(entry["share"] for entry in entries if entry["part"] == part) for part in PARTS}
-    busy = times.busy / calls
-    idle = max(0.0, 1 - busy / wall) if wall else 0.0
-    return {
-        "source": times.source,
-        "busy_seconds": busy,
-        "between_instructions": idle,
-        "unnamed": by_part["unnamed"],
-        "spanning": spanning / total,
-        "shares": by_part,
-        "by_direction": entries,
-        "answer": answer(by_part, idle),
-    }
-
-
-def answer(by_part: dict[str, float], idle: float) -> str:
-    """Returns what binds a program, in words: its largest group, and how projection, attention and KV fare."""
-    groups = {name: sum(by_part[part] for part in parts) for name, parts in GROUPS.items()}
-    first = max(groups, key=lambda name: groups[name])
-    told = dict.fromkeys([first, "projection", "attention", "KV reads and writes"])
-    figures = ", ".join(f"{name} {groups[name]:.0%}" for name in told)
-    if idle > IDLE:
-        return f"bound by no part: {idle:.0%} of its time passes between instructions (of the rest: {figures})"
-    return f"bound by {first} ({figures})"
+from eval import run as command
+from eval.cost.scopes import DIRECTIONS
+from eval.progress import Told
+from training.runtime import compilation
 
 
 def show(found: dict[str, Any], console: Console) -> None:
@@ -170,9 +46,6 @@ def show(found: dict[str, Any], console: Console) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """The command."""
-    from eval import run as command
-    from training import compilation
-
     overrides, rest = cli.split_overrides(argv)
     parser = cli.parser(__doc__ or "")
     parser.add_argument("--workdir", required=True, help="the run directory")

@@ -9,10 +9,14 @@ from typing import Any
 from configs import cli
 from configs.errors import UserError, nearest
 from configs.validate import check, to_dict
-from eval import equivalence, heads, loss, memory, profile, retrieval, throughput
+from eval import equivalence
+from eval.cost import memory, profile, throughput
+from eval.heads import per_head
 from eval.progress import Silent, Told
-from training import compilation, files
-from training import run as runs
+from eval.quality import loss, retrieval
+from training.run_directory import files
+from training.run_directory import run as runs
+from training.runtime import compilation
 
 SCHEMA = 1
 
@@ -23,7 +27,7 @@ EVALUATIONS: dict[str, Callable[[runs.Run, Silent], dict[str, Any]]] = {
     "throughput": throughput.evaluate,
     "memory": memory.evaluate,
     "profile": profile.evaluate,
-    "heads": heads.evaluate,
+    "heads": per_head.evaluate,
     "equivalence": equivalence.evaluate,
 }
 # Asked for by name: equivalence is about this device and the config, not the run; heads takes each head away in turn; a

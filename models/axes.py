@@ -1,7 +1,7 @@
 """Logical names of arrays' axes: all that models know of devices.
 
 A model says what an axis is ("batch", "heads", "embed"); a table from such names to the axes of a device mesh, which
-`training/mesh.py` makes, says over which devices it is divided. Without a table nothing here does anything.
+`training/step/mesh.py` makes, says over which devices it is divided. Without a table nothing here does anything.
 """
 
 import contextlib

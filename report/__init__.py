@@ -23,9 +23,12 @@ def load(directory: str | Path, what: str = "results") -> pd.DataFrame:
         UserError: the directory holds neither a sweep nor a run, or `what` is none of the three.
     """
     from configs.errors import UserError
-    from report import frames, reading  # pandas takes a second, which importing a part of the report should not
+    from report.reading import (  # pandas takes a second, which importing a part of the report should not
+        directories,
+        frames,
+    )
 
     made = {"results": frames.results, "metrics": frames.metrics, "runs": frames.runs}
     if what not in made:
         raise UserError(f"what = {what!r}: must be {', '.join(made)}")
-    return made[what](reading.read(directory))
+    return made[what](directories.read(directory))

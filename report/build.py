@@ -19,27 +19,18 @@ import pandas as pd
 from configs import cli
 from configs.documents import ordinary
 from configs.errors import UserError
-from report import (
-    charts_grid,
-    charts_heads,
-    charts_lengths,
-    charts_profile,
-    charts_selection,
-    charts_training,
-    export,
-    frames,
-    live,
-    page,
-    table,
-)
-from report.figures import Figure
+from report import live
+from report.charts import export, grid, heads, lengths, profile, selection, training
+from report.charts.figures import Figure
 from report.files import write
-from report.formats import slug
-from report.reading import Study, Sweep, read
+from report.page import html, table
+from report.page.formats import slug
+from report.reading import frames
+from report.reading.directories import Study, Sweep, read
 
 EVERY = 30  # seconds between two looks of a live report
 SMALL = 200_000  # bytes up to which a picture in the page is vectors in any case
-_DRAWN: dict[str, tuple[str, page.Image]] = {}  # a plot's path -> (digest of its spec, its picture)
+_DRAWN: dict[str, tuple[str, html.Image]] = {}  # a plot's path -> (digest of its spec, its picture)
 MANIFEST = "files.json"  # what the last build wrote, so that the next one can take away what it no longer draws
 
 
@@ -67,7 +58,7 @@ def write_report(sweep: Sweep, out: Path, reload: int = 0) -> Path:
     drawn = [_draw(study, name, out) for study, name in zip(sweep.studies, _file_names(sweep), strict=True)]
     files = [name for figures in drawn for figure, _ in figures for name in figure.files]
     files += _write_tables(tables, out) + _write_frames(sweep, out)
-    write(out / "index.html", page.render(sweep, tables, drawn, out, reload))
+    write(out / "index.html", html.render(sweep, tables, drawn, out, reload))
     files.append("index.html")
     write(out / MANIFEST, json.dumps(sorted(files), indent=1) + "\n")
     for name in set(before) - set(files):
@@ -99,32 +90,32 @@ def _file_names(sweep: Sweep) -> list[str]:
 def figures(study: Study) -> list[Figure]:
     """Returns the study's figures, in the order of the page; those without data are left out."""
     found = [
-        charts_training.curves(study, "train_loss", "training loss", smooth=True),
-        charts_training.curves(study, "val_loss", "validation loss", smooth=False),
-        charts_training.by_position(study),
-        charts_lengths.loss_by_length(study),
-        charts_lengths.loss_by_protocol(study),
-        charts_lengths.loss_by_position_beyond(study),
-        charts_lengths.retrieval_by_length(study),
-        *charts_training.costs(study),
-        charts_profile.where_time_goes(study),
-        charts_selection.loss_by_value(study),
-        charts_lengths.loss_by_scaling(study),
-        charts_lengths.retrieval_by_scaling(study),
-        charts_grid.retrieval_by_pairs(study),
-        charts_grid.heat_map(study),
-        charts_heads.entropy_map(study),
+        training.curves(study, "train_loss", "training loss", smooth=True),
+        training.curves(study, "val_loss", "validation loss", smooth=False),
+        training.by_position(study),
+        lengths.loss_by_length(study),
+        lengths.loss_by_protocol(study),
+        lengths.loss_by_position_beyond(study),
+        lengths.retrieval_by_length(study),
+        *training.costs(study),
+        profile.where_time_goes(study),
+        selection.loss_by_value(study),
+        lengths.loss_by_scaling(study),
+        lengths.retrieval_by_scaling(study),
+        grid.retrieval_by_pairs(study),
+        grid.heat_map(study),
+        heads.entropy_map(study),
     ]
     return [figure for figure in found if figure is not None]
 
 
-def _draw(study: Study, prefix: str, out: Path) -> list[tuple[Figure, page.Image]]:
+def _draw(study: Study, prefix: str, out: Path) -> list[tuple[Figure, html.Image]]:
     """Writes the study's plots and returns each figure with its picture."""
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
         return list(pool.map(lambda figure: (figure, _write_plots(figure, prefix, out)), figures(study)))
 
 
-def _write_plots(figure: Figure, prefix: str, out: Path) -> page.Image:
+def _write_plots(figure: Figure, prefix: str, out: Path) -> html.Image:
     """Writes one plot as SVG, PDF and PNG; returns the smaller of SVG and PNG (a thousand lines are fewer pixels).
 
     What this process has drawn already is not drawn again: a live report changes in few figures at a time.
@@ -141,7 +132,7 @@ def _write_plots(figure: Figure, prefix: str, out: Path) -> page.Image:
     for suffix, content in (("svg", vectors), ("pdf", export.pdf(drawing)), ("png", pixels)):
         write(out / names[suffix], content)
     many = len(vectors) > max(SMALL, len(pixels))
-    image = page.Image("png", pixels) if many else page.Image("svg+xml", vectors)
+    image = html.Image("png", pixels) if many else html.Image("svg+xml", vectors)
     _DRAWN[place] = (said, image)
     return image
 

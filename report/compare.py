@@ -12,8 +12,10 @@ from pathlib import Path
 
 from configs import cli
 from configs.errors import UserError, nearest
-from report import build, table, words
-from report.reading import Arm, Study, Sweep, read
+from report import build
+from report.claims import words
+from report.page import table
+from report.reading.directories import Arm, Study, Sweep, read
 
 
 def combined(directories: list[str] | list[Path], baseline: str | None = None) -> Sweep:

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from report import words
-from report.reading import Run, Sweep, dig, read
+from report.claims import words
+from report.reading.directories import Run, Sweep, dig, read
 
 ENDED = ("failed", "diverged", "unreadable")
 

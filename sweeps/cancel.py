@@ -9,7 +9,9 @@ from pathlib import Path
 
 from configs import cli
 from configs.errors import UserError
-from sweeps import jobs, lease, policy, squeue, state
+from sweeps.execution import policy
+from sweeps.launchers import squeue
+from sweeps.store import jobs, lease, state
 
 SECONDS = 240.0  # a launcher gives its runs three minutes to be saved
 

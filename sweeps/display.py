@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sweeps.standing import STATUSES, Standing
+from sweeps.store.run_status import STATUSES, Standing
 
 COLUMNS = ("run", "status", "step", "loss", "val loss", "tokens/s", "left", "")
 COLOURS = {"done": "green", "running": "cyan", "failed": "red", "diverged": "magenta", "preempted": "yellow"}

@@ -10,16 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from configs import cli
-from sweeps import display, engines, expand, packs, state
-from sweeps import policy as policies
-from sweeps.driver import Driver, Functions, signals
-from sweeps.policy import Policy
-from sweeps.standing import now
-from sweeps.summary import Summary, tell
+from sweeps import display
+from sweeps.execution import packs
+from sweeps.execution import policy as policies
+from sweeps.execution.driver import Driver, Functions, signals
+from sweeps.execution.policy import Policy
+from sweeps.launchers import engines
+from sweeps.spec import expand
+from sweeps.spec.sweep import Sweep
+from sweeps.store import state
+from sweeps.store.run_status import now
+from sweeps.store.summary import Summary, tell
 
 
 def launch(
-    sweep: expand.Sweep,
+    sweep: Sweep,
     directory: Path,
     *,
     workers: int | None = None,
@@ -72,7 +77,7 @@ def launch(
         return summary
 
 
-def _announce(shown: Any, sweep: expand.Sweep, directory: Path, told: str, change: state.Change) -> None:
+def _announce(shown: Any, sweep: Sweep, directory: Path, told: str, change: state.Change) -> None:
     runs = len(sweep.runs())
     arms = sum(len(study.arms) for study in sweep.studies)
     shown.say(f"sweep {sweep.name}: {arms} arms, {runs} runs into {directory}; {told}")

@@ -7,9 +7,8 @@ vocabulary). Arms of equal shapes are compiled once. An arm that a device is too
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ml_collections import ConfigDict
 from rich.console import Console
@@ -17,50 +16,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from configs import cli, validate
 from configs.errors import UserError
-from sweeps import expand, match, plan_table, plan_targets
-from sweeps.expand import Arm, Study, Sweep
-from sweeps.plan_targets import Target
+from sweeps.plans import table, targets
+from sweeps.plans.line import Line
+from sweeps.plans.targets import Target
+from sweeps.spec import expand, match
+from sweeps.spec.sweep import Arm, Study, Sweep
 
 if TYPE_CHECKING:  # it starts JAX, which --help should not
-    from sweeps.plan_programs import Program
+    from sweeps.plans.programs import Program
 
 SCHEMA = 2
 PROGRAMS = ("train_step", "decode")
-
-
-@dataclass(frozen=True)
-class Line:
-    """What one arm costs. Parameters, FLOPs and KV bytes are exact counts.
-
-    Attributes:
-        tokens, flops: of one run's training, where the budget tells them.
-        runs: how many seeds.
-        programs: what the compiler says, by program (plan_programs.PROGRAMS).
-        match: how near the arm came to what the sweep file has it match, as sweep.json holds it.
-    """
-
-    study: str
-    arm: str
-    runs: int
-    parameters: dict[str, int]
-    flops_per_token: dict[str, Any]
-    kv_bytes_per_token: int
-    tokens: int | None
-    flops: float | None
-    programs: "dict[str, Program]"
-    compile_seconds: float
-    match: tuple[dict[str, Any], ...] = ()
-
-    @property
-    def good(self) -> bool:
-        """Whether all of it compiles and fits."""
-        return all(program.fits and not program.error for program in self.programs.values())
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns it as --json writes it; `memory` and `error` are those of the first program."""
-        first = next(iter(self.programs.values()))
-        programs = {name: program.as_json() for name, program in self.programs.items()}
-        return {**vars(self), "memory": first.memory, "error": first.error, "programs": programs}
 
 
 Known = dict[tuple[str, str], "Program"]  # by what decides a program, and its name
@@ -77,7 +43,7 @@ def cost(study: Study, arm: Arm, target: Target, names: Sequence[str], known: Kn
         known: what other arms compiled to, by what decides it; filled here.
     """
     from models import counting, platform
-    from sweeps import plan_programs
+    from sweeps.plans import programs as plan_programs
 
     known = {} if known is None else known
     config = match.with_vocabulary(arm.config)
@@ -171,15 +137,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", metavar="FILE", help="also write the plan there")
     parser.epilog = "--config.x=v changes a field of every arm. Exit code 1 where an arm does not fit or not compile."
     given = parser.parse_args(rest)
-    plan_targets.check(given.target)
+    targets.check(given.target)
     names = _programs(given.programs, given.target)
     sweep = expand.load(given.sweep, overrides)
-    target = plan_targets.open_target(given.target)
+    target = targets.open_target(given.target)
     _remember(target)
     lines = _with_progress(sweep, target, names)
     if given.json:
         _write(Path(given.json), sweep, target, lines)
-    plan_table.show(lines, target, Console(highlight=False))
+    table.show(lines, target, Console(highlight=False))
     return 0 if all(line.good for line in lines) else 1
 
 
@@ -194,9 +160,9 @@ def _programs(given: str | None, target: str) -> tuple[str, ...]:
 
 def _remember(target: Target) -> None:
     """Has JAX keep what it compiles, where it can read it again (`plan_targets.open_target`)."""
-    from training.compilation import enable_cache
+    from training.runtime.compilation import enable_cache
 
-    if target.name in plan_targets.LOCAL:
+    if target.name in targets.LOCAL:
         enable_cache()
 
 
@@ -212,7 +178,7 @@ def _with_progress(sweep: Sweep, target: Target, names: Sequence[str]) -> list[L
 
 
 def _write(path: Path, sweep: Sweep, target: Target, lines: list[Line]) -> None:
-    from training.files import write_json
+    from training.run_directory.files import write_json
 
     content = {
         "schema": SCHEMA,

@@ -17,9 +17,9 @@ from rich.text import Text
 from configs import cli
 from configs.documents import ordinary
 from configs.errors import UserError
-from sweeps import jobs, state
 from sweeps.display import aligned, row, summary, table
-from sweeps.standing import Standing
+from sweeps.store import jobs, state
+from sweeps.store.run_status import Standing
 
 LINES = 5  # of the log of a failed run
 BYTES = 16384  # at the end of a log that hold its last lines

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import hypothesis
 
-from training.haste import hasten
+from training.runtime.fast_compile import hasten
 
 # Before JAX is imported anywhere. One folder for all workers of one user; corpora and compiled programs are shared.
 os.environ.setdefault("ABLAX_CACHE", str(Path(tempfile.gettempdir()) / f"ablax-tests-{os.getuid()}"))

@@ -15,10 +15,11 @@ from configs import fields, validate
 from configs.errors import ConfigError, UserError
 from data import tokenizers
 from eval import generate
-from sweeps import standing, state, status
+from sweeps import status
+from sweeps.store import run_status, state
 from tests.fuzz import __main__ as command
 from tests.fuzz import kinds
-from training.files import read_json, read_lines
+from training.run_directory.files import read_json, read_lines
 
 QUICK = ("config.json", "config file", "field", "tokenizer.json", "sweep file", "sweep directory")
 SLOW = tuple(name for name in kinds.KINDS if name not in QUICK)
@@ -84,7 +85,7 @@ def test_a_config_of_any_json_is_refused_by_name_or_sound(name: str, value: Any)
 def test_a_run_of_any_json_has_a_standing(tmp_path: Path, run: dict[str, Any], line: Any) -> None:
     (tmp_path / "run.json").write_text(json.dumps(run))
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "tokens": 4}) + "\n" + json.dumps(line) + "\n")
-    assert standing.read(tmp_path, ["loss"]).status
+    assert run_status.read(tmp_path, ["loss"]).status
 
 
 @few
@@ -123,9 +124,9 @@ def test_nobody_waits_for_a_pipe_in_a_files_place(tmp_path: Path, monkeypatch) -
 
     assert f"{tmp_path / 'it'}: cannot be read: is a pipe" in refused(lambda: read_json(tmp_path / "it"))
     with command.limited(60):
-        assert standing.last_lines(tmp_path / "metrics.jsonl") == status.tail(tmp_path / "it", 3) == []
+        assert run_status.last_lines(tmp_path / "metrics.jsonl") == status.tail(tmp_path / "it", 3) == []
         (tmp_path / "run.json").symlink_to(tmp_path / "it")
-        assert "is a pipe" in standing.read(tmp_path).error
+        assert "is a pipe" in run_status.read(tmp_path).error
         with pytest.raises(OSError, match="is a pipe"):
             list(read_lines(tmp_path / "metrics.jsonl"))
     assert "is a pipe" in refused(lambda: generate.read(tmp_path / "it", 8))

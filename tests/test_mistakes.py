@@ -19,14 +19,15 @@ from configs import base, cli, fields, validate
 from configs.errors import ConfigError, UserError
 from convert import from_hf
 from data import tokenizers
-from eval import generate, heads
+from eval import generate
 from eval import run as evaluations
+from eval.heads import per_head
 from report import files
-from sweeps import expand
+from sweeps.spec import expand
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz import kinds, material, mutate
-from training import record
-from training.files import read_json, write_json
+from training.run_directory import record
+from training.run_directory.files import read_json, write_json
 
 VECTOR = Path(__file__).parent / "convert" / "vectors" / "llama_gqa_llama3"
 
@@ -196,4 +197,4 @@ def test_a_tokenizer_nested_without_end_is_none(tmp_path) -> None:
 def test_a_run_whose_attention_is_nan_is_told_to_have_diverged() -> None:
     run = types.SimpleNamespace(workdir="w", config=validate.resolve(base.get_config()))
     with pytest.raises(UserError, match="w: its attention gives NaN"):
-        heads._refuse_other_maps(run, np.array([0.0, np.nan]))
+        per_head._refuse_other_maps(run, np.array([0.0, np.nan]))

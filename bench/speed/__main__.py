@@ -25,7 +25,7 @@ from bench.speed.cases import CASES, Case
 from bench.speed.peers import CHECKOUT, OURS
 from configs import cli
 from eval.progress import Told
-from sweeps.places import cores
+from sweeps.launchers.resources import cores
 
 
 def chosen(given: argparse.Namespace) -> list[Case]:

@@ -6,8 +6,8 @@ import sys
 
 from bench.speed.cases import CASES
 from bench.speed.ours import config_of
-from eval.memory import analysis
-from training import step
+from eval.cost.programs import analysis
+from training.step import train_step
 
 LENGTHS = (4096, 8192)
 
@@ -17,7 +17,7 @@ def measure() -> dict[str, float]:
     peaks = {}
     for length in LENGTHS:
         case = dataclasses.replace(CASES[0], batch=1, length=length)
-        found = analysis(step.lower(config_of(case)).compile())
+        found = analysis(train_step.lower(config_of(case)).compile())
         if found is None:
             raise RuntimeError("this platform gives no account of a program's memory")
         peaks[str(length)] = float(found["peak"])

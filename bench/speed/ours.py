@@ -16,7 +16,8 @@ from ml_collections import ConfigDict
 
 from configs import base, validate
 from models import decode, initialise
-from training import compilation, step
+from training.runtime import compilation
+from training.step import train_step
 
 
 def config_of(case: Case) -> ConfigDict:
@@ -51,9 +52,9 @@ def prepare(case: Case) -> Work:
     if case.kind == "decode":
         prompts = batches(case)[0]["tokens"]
         return lambda: jax.block_until_ready(decode.generate(graphdef, params, prompts, max_new=case.new))
-    state: list[Any] = [params, step.initial_opt_state(config, params)]
+    state: list[Any] = [params, train_step.initial_opt_state(config, params)]
     feed, key = itertools.cycle(batches(case)), jax.random.key(0)
-    program = step.compiled(config, batches(case)[0])[0]
+    program = train_step.compiled(config, batches(case)[0])[0]
 
     def work() -> None:
         state[0], state[1], loss, _ = program(*state, next(feed), np.float32(1e-3), key)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.speed.peers import CHECKOUT
-from sweeps.driver import TIMED
+from sweeps.execution.driver import TIMED
 
 TINY = {"model.width": 64, "model.num_layers": 2, "data.length": 64, "data.batch_size": 16}
 ARMS = (

@@ -13,7 +13,7 @@ SCALINGS = ("linear", "ntk", "yarn")
 
 
 def get_sweep() -> dict:
-    """Returns the sweep: see `sweeps/expand.py` for the form."""
+    """Returns the sweep: see `sweeps/spec/expand.py` for the form."""
     heads = dict(
         title="Heads at a fixed width",
         question="At equal width, parameters and FLOPs, does splitting attention into heads lower the loss on text?",

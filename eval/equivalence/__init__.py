@@ -18,7 +18,7 @@ from eval.equivalence import cores, decoding, layouts
 from eval.equivalence.rows import TOLERANCES, Row
 from eval.equivalence.setting import Setting, settings
 from eval.progress import Silent
-from training.run import Run
+from training.run_directory.run import Run
 
 GROUPS = (cores.rows, layouts.rows, decoding.rows)
 

@@ -11,7 +11,8 @@ from configs.errors import UserError
 from eval import equivalence
 from eval import run as command
 from eval.progress import Told
-from training import compilation, files
+from training.run_directory import files
+from training.runtime import compilation
 
 
 def main(argv: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from eval.equivalence.rows import Outcome, named
 from eval.equivalence.setting import Setting
 from models import initial
-from training.loss import loss_sum
+from training.step.loss import loss_sum
 
 Batch = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 from configs import base, cli, validate
 from convert.writing import write_run
 from models import initialise
-from training import compilation
+from training.runtime import compilation
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,7 +12,7 @@ from configs.errors import UserError
 from convert import heads
 from models.initial import abstract
 from tests.models.common import build, tiny, tokens
-from training.checkpoint import flat, unflat
+from training.run_directory.checkpoint import flat, unflat
 
 IDS = tokens(2, 6)
 PLAIN = dict(num_kv_heads=4)

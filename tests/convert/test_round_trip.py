@@ -17,7 +17,7 @@ from convert.families.family import resolved
 from convert.keys import Keys
 from convert.to_hf import choose, differences, significant
 from models import initial
-from training.checkpoint import flat
+from training.run_directory.checkpoint import flat
 
 LLAMAS = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3")
 PER_HEAD = ("gpt_neox", "gpt2", "bloom")  # no KV groups, head_dim is width / heads

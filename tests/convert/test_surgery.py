@@ -9,10 +9,10 @@ from configs import cli, validate
 from configs.errors import UserError
 from convert import heads, surgery
 from eval.variants import variants
-from training import run as runs
-from training import trainer
-from training.checkpoint import flat
-from training.files import read_json
+from training.loop import trainer
+from training.run_directory import run as runs
+from training.run_directory.checkpoint import flat
+from training.run_directory.files import read_json
 
 
 def arrays(workdir: Path) -> dict[str, np.ndarray]:

@@ -16,8 +16,8 @@ from convert.from_hf import convert
 from convert.to_hf import export
 from eval.run import evaluate
 from models import decode
-from training import run as runs
-from training.checkpoint import flat
+from training.run_directory import run as runs
+from training.run_directory.checkpoint import flat
 
 VECTORS = Path(__file__).parent / "vectors"
 CASES = sorted(path.name for path in VECTORS.iterdir())

@@ -9,8 +9,8 @@ from configs.errors import UserError
 from convert.writing import write_run
 from models import initialise
 from tests.convert.conftest import config_of
-from training import run as runs
-from training.checkpoint import flat
+from training.run_directory import run as runs
+from training.run_directory.checkpoint import flat
 
 
 def test_what_is_written_is_what_is_restored(saved) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from configs import base, cli, validate
 from models import initialise
-from training import compilation
-from training.run import Run, open_data, open_tokenizer
+from training.run_directory.run import Run, open_data, open_tokenizer
+from training.runtime import compilation
 
 WORDS = "the of and to in is you that it he was for on are as with his they at be this from have or by one had".split()
 

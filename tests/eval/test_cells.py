@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from eval import cells
+from eval.quality import cells
 
 
 def test_cells_add_up_to_the_whole():

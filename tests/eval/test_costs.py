@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from eval import memory, programs, throughput
+from eval.cost import memory, programs, throughput
 from eval.progress import Silent
 from models import counting, decode
 from models.kv_cache import KVCache

@@ -4,7 +4,7 @@ import pytest
 
 from configs import tasks
 from configs.errors import UserError
-from eval import effective
+from eval.quality import effective
 
 
 def entries(accuracies, scaling="trained"):

@@ -17,7 +17,7 @@ from convert.writing import write_run
 from data import tokenizers
 from eval import generate as command
 from models import initialise
-from training import run as runs
+from training.run_directory import run as runs
 
 VOCAB, LENGTH = 40, 7
 

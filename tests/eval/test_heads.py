@@ -10,11 +10,12 @@ import pytest
 from flax import nnx
 
 from configs.errors import UserError
-from eval import head_maps, heads, scoring, stats
 from eval import run as command
+from eval.heads import maps, per_head
 from eval.progress import Silent
-from eval.switches import cases, oracle
+from eval.quality import intervals, scoring
 from tests.models.common import build
+from tests.switches import cases, oracle
 
 LENGTH, ROWS = cases.LENGTH, 3
 # Between them every kind of switch: windows, sinks, soft cap, QK-norm, temperature, biases, scores, latents, scalings.
@@ -45,9 +46,9 @@ def entropy(p: np.ndarray) -> float:
 def by_hand(weights: np.ndarray, sinks: bool, window: list[int]) -> dict[str, np.ndarray]:
     """Means over queries, by loops, [L, H]."""
     layers, rows, count, length, _ = weights.shape
-    found = {name: np.zeros((layers, count)) for name in head_maps.MEASURES}
+    found = {name: np.zeros((layers, count)) for name in maps.MEASURES}
     for layer, head in np.ndindex(layers, count):
-        told: dict[str, list[float]] = {name: [] for name in head_maps.MEASURES}
+        told: dict[str, list[float]] = {name: [] for name in maps.MEASURES}
         for row in range(rows):
             for i in range(1, length):
                 p = weights[layer, row, head, i]
@@ -77,14 +78,14 @@ def test_every_switch_is_in_the_maps(name: str):
     config = cases.config_of(name)
     batch = {"tokens": tokens, "targets": tokens}
     real = np.ones(tokens.shape, bool)
-    layers = head_maps.measured(graph, params, batch, real, config.vocab_size)[1]
+    layers = maps.measured(graph, params, batch, real, config.vocab_size)[1]
     sums = {key: np.asarray(x, np.float64) for key, x in layers.items()}
     pattern = tuple(config.attention.window_pattern) or (config.attention.window or 0,)
     windows = [pattern[layer % len(pattern)] for layer in range(config.num_layers)]
     for measure, wanted in by_hand(weights, config.attention.sinks, windows).items():
         queries = sums["choosing" if measure == "entropy_share" else "queries"].sum(1)
         close(sums[measure].sum(1) / queries[:, None], wanted)
-    close(sums["outputs"].transpose(0, 1, 3, 2, 4), outputs[:, :, :, head_maps.compared(LENGTH)])
+    close(sums["outputs"].transpose(0, 1, 3, 2, 4), outputs[:, :, :, maps.compared(LENGTH)])
     assert sums["core_difference"].max() < 1e-5
     apart = [
         [
@@ -109,12 +110,12 @@ def test_long_rows_go_through_in_pieces_with_the_same_numbers(monkeypatch):
     tokens = np.random.default_rng(5).integers(0, config.vocab_size, (ROWS, LENGTH), np.int32)
     batch, real = {"tokens": tokens, "targets": tokens}, np.ones(tokens.shape, bool)
     real[0, 7:] = False
-    whole = head_maps.measured(graph, params, batch, real, config.vocab_size)[1]
-    monkeypatch.setattr(head_maps, "HELD", ROWS * config.num_heads * LENGTH * 6)
-    head_maps.measured.clear_cache()
-    cut = head_maps.measured(graph, params, batch, real, config.vocab_size)[1]
-    head_maps.measured.clear_cache()
-    for name in head_maps.MEASURES:
+    whole = maps.measured(graph, params, batch, real, config.vocab_size)[1]
+    monkeypatch.setattr(maps, "HELD", ROWS * config.num_heads * LENGTH * 6)
+    maps.measured.clear_cache()
+    cut = maps.measured(graph, params, batch, real, config.vocab_size)[1]
+    maps.measured.clear_cache()
+    for name in maps.MEASURES:
         close(cut[name], whole[name])
     close(cut["logit"], whole["logit"])
     assert np.asarray(whole["queries"])[:, 0].tolist() == [6] * config.num_layers, "padding is no query"
@@ -143,7 +144,7 @@ def heads_run(make):
 
 
 def test_known_heads_have_known_numbers(heads_run):
-    found = heads.evaluate(heads_run, Silent())
+    found = per_head.evaluate(heads_run, Silent())
     by_head = {(head["layer"], head["head"]): head for head in found["heads"]}
     length = heads_run.config.data.length
     assert found["rows"] == heads_run.config.eval.heads.rows and len(by_head) == 8
@@ -171,7 +172,7 @@ def test_known_heads_have_known_numbers(heads_run):
 def test_importance_is_the_rise_of_the_loss_of_a_model_without_the_head(heads_run):
     run = heads_run
     model = run.config.model
-    found = heads.evaluate(run, Silent())
+    found = per_head.evaluate(run, Silent())
     pure = nnx.to_pure_dict(run.params)
     kernel = np.array(pure["blocks"]["attention"]["out"]["kernel"])
     size = kernel.shape[1] // model.num_heads
@@ -180,7 +181,7 @@ def test_importance_is_the_rise_of_the_loss_of_a_model_without_the_head(heads_ru
     masked = jax.tree.map(lambda x: x, run.params)
     nnx.replace_by_pure_dict(masked, pure)
     total = count = 0.0
-    for batch in heads._batches(run, run.config.data.length, run.config.eval.heads.rows):
+    for batch in per_head._batches(run, run.config.data.length, run.config.eval.heads.rows):
         losses = [scoring.score(model, params, batch)[0] for params in (masked, run.params)]
         total += float(((losses[0] - losses[1]) * batch["weights"]).sum())
         count += float(batch["weights"].sum())
@@ -192,7 +193,7 @@ def test_cka_against_its_definition_by_centred_gram_matrices():
     draw = np.random.default_rng(0)
     outputs = draw.standard_normal((5, 7, 3, 4))
     outputs[:, :, 2] = outputs[:, :, 0] @ np.linalg.qr(draw.standard_normal((4, 4)))[0] * 3 + 1  # turned, scaled, moved
-    found = heads.cka_with_interval(outputs, np.ones((5, 7), bool))
+    found = per_head.cka_with_interval(outputs, np.ones((5, 7), bool))
     flat = outputs.reshape(35, 3, 4)
     centre = np.eye(35) - 1 / 35
     grams = [centre @ (flat[:, h] @ flat[:, h].T) @ centre for h in range(3)]
@@ -202,41 +203,41 @@ def test_cka_against_its_definition_by_centred_gram_matrices():
     assert found["pairs"][0][2] == pytest.approx(1.0) and found["pairs"][0][1] < 0.6
     still = outputs.copy()
     still[:, :, 1] = 2.5
-    assert heads.cka_with_interval(still, np.ones((5, 7), bool))["pairs"][0][1] is None, "a still head has no CKA"
+    assert per_head.cka_with_interval(still, np.ones((5, 7), bool))["pairs"][0][1] is None, "a still head has no CKA"
 
 
 def test_the_interval_of_a_column_is_the_block_bootstraps():
     draw = np.random.default_rng(0)
     counts = draw.integers(1, 9, 20).astype(float)
     sums = draw.standard_normal((20, 2)) * counts[:, None]
-    ends = stats.column_bootstrap(sums, counts, resamples=200)
+    ends = intervals.column_bootstrap(sums, counts, resamples=200)
     assert ends is not None
     for column in range(2):
         assert ends[:, column].tolist() == pytest.approx(
-            stats.block_bootstrap(sums[:, column], counts, resamples=200), abs=1e-12
+            intervals.block_bootstrap(sums[:, column], counts, resamples=200), abs=1e-12
         )
-    assert stats.column_bootstrap(sums[:1], counts[:1]) is None
+    assert intervals.column_bootstrap(sums[:1], counts[:1]) is None
 
 
 def test_maps_of_other_numbers_are_refused(heads_run, monkeypatch):
-    monkeypatch.setattr(head_maps.Layer, "sinks", True)  # as if a switch were forgotten
-    monkeypatch.setattr(heads, "DIFFERENT", {"float32": 1e-9, "bfloat16": 1e-9})
+    monkeypatch.setattr(maps.Layer, "sinks", True)  # as if a switch were forgotten
+    monkeypatch.setattr(per_head, "DIFFERENT", {"float32": 1e-9, "bfloat16": 1e-9})
     with pytest.raises(RuntimeError, match="the attention maps differ from what the core gave"):
-        heads.evaluate(heads_run, Silent())
+        per_head.evaluate(heads_run, Silent())
 
 
 def test_packed_rows_and_tasks_are_looked_at(make, recall_run):
     packed = make(data__packing="segments", eval__heads__importance=False, eval__heads__rows=4)
-    found = heads.evaluate(packed, Silent())
+    found = per_head.evaluate(packed, Silent())
     assert "importance" not in found["heads"][0]
     assert found["rows"] == 4 and 0 < found["queries"] < 4 * packed.config.data.length
-    recalled = heads.evaluate(recall_run(eval__heads__rows=8), Silent())
+    recalled = per_head.evaluate(recall_run(eval__heads__rows=8), Silent())
     assert recalled["source"] == "mqar" and len(recalled["heads"]) == 2
 
 
 def test_one_head_one_token_and_a_window_of_one_have_what_numbers_they_can(make):
     run = make(model__num_heads=1, model__width=2, model__attention__window=1, data__length=2, eval__heads__rows=4)
-    found = heads.evaluate(run, Silent())
+    found = per_head.evaluate(run, Silent())
     (head,) = found["heads"]
     assert (head["entropy"], head["entropy_share"], head["largest"]) == (0.0, None, 1.0)
     assert found["layers"][0]["divergence"]["mean"] is None
@@ -246,7 +247,7 @@ def test_one_head_one_token_and_a_window_of_one_have_what_numbers_they_can(make)
 def test_a_length_beyond_the_learned_table_is_refused_by_name(make):
     run = make(model__position__kind="learned", eval__heads__length=64)
     with pytest.raises(UserError, match=r"eval\.heads\.length = 64: the learned table has 16 positions"):
-        heads.evaluate(run, Silent())
+        per_head.evaluate(run, Silent())
 
 
 def test_heads_are_asked_for_by_name():

@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from eval import memory, scoring, variants
+from eval import variants
+from eval.cost import programs
+from eval.quality import scoring
 from models import decode
 from models.positions import stretched
-from training import step as steps
+from training.step import train_step as steps
 
 LENGTH, ROWS = 64, 16
 
@@ -36,7 +38,7 @@ def test_sixteen_times_the_length_takes_less_memory_than_training_at_one(config,
     rows = variants.rows_at(variant.length, LENGTH, ROWS)
     assert (rows, variant.length) == (1, 16 * LENGTH)
     params = steps.abstract(given).params
-    trained = memory.analysis(steps.lower(given).compile())
+    trained = programs.analysis(steps.lower(given).compile())
     batch = {name: jax.ShapeDtypeStruct((rows, variant.length), jnp.int32) for name in ("tokens", "targets")}
     changed, frequencies = stretched.share(variant.model, variant.length)
     graph = scoring.graphdef(changed)
@@ -44,4 +46,4 @@ def test_sixteen_times_the_length_takes_less_memory_than_training_at_one(config,
     prompt = jax.ShapeDtypeStruct((rows, variant.length - 4), jnp.int32)
     answered = decode._generate.lower(graph, 4, params, prompt, None, None, None, frequencies).compile()
     for program in (scored, answered):
-        assert memory.analysis(program)["peak"] < 0.6 * trained["peak"]
+        assert programs.analysis(program)["peak"] < 0.6 * trained["peak"]

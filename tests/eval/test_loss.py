@@ -9,9 +9,9 @@ import pytest
 from flax import nnx
 from scipy.special import log_softmax
 
-from eval import loss, recall, scoring
 from eval.progress import Silent
-from training.run import Run, open_data
+from eval.quality import loss, recall, scoring
+from training.run_directory.run import Run, open_data
 
 
 def evaluated(run: Run) -> dict:

@@ -4,7 +4,7 @@ import pytest
 
 from configs.errors import ConfigError
 from configs.validate import check
-from eval import fitting, memory, programs
+from eval.cost import fitting, memory, programs
 from eval.progress import Silent
 
 BASE = dict(
@@ -38,7 +38,7 @@ def _row(rows: list[dict], part: str) -> dict:
 def _compared(run) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
     """(by formula, XLA's account, the arguments) of the training step."""
     program = programs.lower_train_step(run.config).compile()
-    return memory.formula(run), memory.analysis(program), memory.arguments(program.as_text())
+    return memory.formula(run), programs.analysis(program), memory.arguments(program.as_text())
 
 
 def test_parameters_optimizer_and_cache_agree_exactly_and_differences_are_explained(make):
@@ -118,7 +118,7 @@ def test_what_fits_is_found_by_compiling(make, monkeypatch):
         one = found[what]
         run.config.eval.throughput.decode_batch_size, run.config.eval.throughput.length = 1, 16
         run.config.eval.throughput[field] = one["largest"]
-        fits = memory.analysis(programs.lower_decode(run.config).compile())["peak"]
+        fits = programs.analysis(programs.lower_decode(run.config).compile())["peak"]
         assert fits == one["peak"] <= limit < one["too_large_peak"]
         assert one["largest"] > 16
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from configs.errors import UserError
-from eval import profile, ready
-from eval.profile_hlo import Module
-from eval.profile_scopes import PARTS, Owner, owner
-from eval.profile_trace import from_table, record, shared
+from eval.cost import profile, ready
+from eval.cost.hlo import Module
+from eval.cost.scopes import PARTS, Owner, owner
+from eval.cost.trace import from_table, record, shared
 from eval.progress import Silent
 
 HLO = """HloModule jit_step, is_scheduled=true, entry_computation_layout={(f32[4,8]{1,0})->f32[4,8]{1,0}}

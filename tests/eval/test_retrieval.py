@@ -5,9 +5,9 @@ import pytest
 
 from configs import tasks
 from data.retrieval import Draw, Rows
-from eval import recall, retrieval, scoring
 from eval.progress import Silent
-from training.run import open_data
+from eval.quality import recall, retrieval, scoring
+from training.run_directory.run import open_data
 
 
 def evaluated(run) -> dict:

@@ -12,8 +12,8 @@ from configs import base, cli
 from configs.errors import UserError
 from eval import progress
 from eval import run as command
-from training import trainer
-from training.files import read_json
+from training.loop import trainer
+from training.run_directory.files import read_json
 
 
 @pytest.fixture(scope="session")

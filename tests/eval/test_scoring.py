@@ -6,7 +6,8 @@ import pytest
 from flax import nnx
 from scipy.special import log_softmax
 
-from eval import scoring, variants
+from eval import variants
+from eval.quality import scoring
 
 rng = np.random.default_rng(0)
 

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 from scipy.signal import lfilter
 
-from eval import stats
+from eval.quality import intervals
 
 
 @pytest.mark.parametrize(
@@ -18,15 +18,15 @@ from eval import stats
     ],
 )
 def test_wilson_equals_newcombes_table(correct: int, examples: int, low: float, high: float):
-    assert stats.wilson(correct, examples) == pytest.approx([low, high], abs=5e-5)
+    assert intervals.wilson(correct, examples) == pytest.approx([low, high], abs=5e-5)
 
 
 def test_wilson_of_nothing_says_nothing():
-    assert stats.wilson(0, 0) == [0.0, 1.0]
+    assert intervals.wilson(0, 0) == [0.0, 1.0]
 
 
 def test_five_hundred_samples_give_four_points():
-    low, high = stats.wilson(250, 500)
+    low, high = intervals.wilson(250, 500)
     assert (high - low) / 2 == pytest.approx(0.044, abs=0.001)
 
 
@@ -44,10 +44,10 @@ def covered(block_tokens: int, trials: int, resamples: int) -> float:
     for trial in range(trials):
         losses = correlated(np.random.default_rng(trial))
         if block_tokens > 1:
-            sums, counts = stats.blocks(losses.sum(1), np.full(ROWS, LENGTH), block_tokens)
+            sums, counts = intervals.blocks(losses.sum(1), np.full(ROWS, LENGTH), block_tokens)
         else:
             sums, counts = losses.ravel(), np.ones(losses.size)
-        low, high = stats.block_bootstrap(sums, counts, resamples=resamples, seed=trial)
+        low, high = intervals.block_bootstrap(sums, counts, resamples=resamples, seed=trial)
         hits += low <= 2 <= high
     return hits / trials
 
@@ -60,30 +60,32 @@ def test_the_block_interval_covers_the_truth_and_one_over_tokens_does_not():
 def test_blocks_keep_every_token_and_the_order():
     counts = np.array([10, 0, 10, 5, 10, 10, 3])
     sums = np.array([1.0, 0, 2, 3, 4, 5, 6])
-    block_sums, block_counts = stats.blocks(sums, counts, block_tokens=1)
+    block_sums, block_counts = intervals.blocks(sums, counts, block_tokens=1)
     assert block_sums.tolist() == [1, 2, 3, 4, 5, 6] and block_counts.tolist() == [10, 10, 5, 10, 10, 3]
-    many_sums, many_counts = stats.blocks(np.ones(4096), np.full(4096, 16), block_tokens=1024)
+    many_sums, many_counts = intervals.blocks(np.ones(4096), np.full(4096, 16), block_tokens=1024)
     assert len(many_counts) == 64 and set(many_counts) == {1024} and many_sums.sum() == 4096
 
 
 def test_the_interval_is_of_the_weighted_mean():
-    low, high = stats.block_bootstrap(np.array([16.0, 12.0]), np.array([8.0, 2.0]), resamples=500)
+    low, high = intervals.block_bootstrap(np.array([16.0, 12.0]), np.array([8.0, 2.0]), resamples=500)
     assert low < 2.8 < high
 
 
 def test_too_little_to_resample():
-    assert stats.block_bootstrap(np.ones(1), np.ones(1)) is None
-    assert stats.block_bootstrap(np.ones(8), np.ones(8), resamples=0) is None
+    assert intervals.block_bootstrap(np.ones(1), np.ones(1)) is None
+    assert intervals.block_bootstrap(np.ones(8), np.ones(8), resamples=0) is None
 
 
 def test_equal_losses_have_no_spread():
-    assert stats.block_bootstrap(np.full(40, 6.0), np.full(40, 3.0)) == pytest.approx([2, 2])
+    assert intervals.block_bootstrap(np.full(40, 6.0), np.full(40, 3.0)) == pytest.approx([2, 2])
 
 
 def test_a_share_of_whole_examples_has_scipys_wilson_interval():
     for correct, examples in ((0, 7), (3, 7), (7, 7), (48, 50), (311, 700)):
-        assert stats.score_interval(correct / examples, examples) == pytest.approx(stats.wilson(correct, examples))
-    assert stats.score_interval(0.0, 0.0) == [0.0, 1.0]
+        assert intervals.score_interval(correct / examples, examples) == pytest.approx(
+            intervals.wilson(correct, examples)
+        )
+    assert intervals.score_interval(0.0, 0.0) == [0.0, 1.0]
 
 
 def clustered(generator, rows: int, size: int, share: float, alike: float) -> tuple[np.ndarray, np.ndarray]:
@@ -99,9 +101,9 @@ def test_intervals_cover_where_the_answers_of_a_row_stand_or_fall_together(alike
     generator, inside, naive, trials = np.random.default_rng(0), 0, 0, 600
     for _ in range(trials):
         correct, row = clustered(generator, 60, 4, share, alike)
-        low, high = stats.score_interval(correct.mean(), stats.independent(correct, row))
+        low, high = intervals.score_interval(correct.mean(), intervals.independent(correct, row))
         inside += low <= share <= high
-        low, high = stats.wilson(correct.sum(), len(correct))
+        low, high = intervals.wilson(correct.sum(), len(correct))
         naive += low <= share <= high
     assert 0.925 < inside / trials < 0.998
     assert alike == 0 or naive / trials < 0.92  # what counting every answer would claim
@@ -112,26 +114,28 @@ def test_independent_answers_are_those_of_a_bootstrap_over_rows():
     correct, row = clustered(np.random.default_rng(1), 200, 4, 0.6, 0.5)
     shares = correct.reshape(200, 4).mean(axis=1)
     found = scipy.stats.bootstrap((shares,), np.mean, n_resamples=4000, method="percentile", rng=0).confidence_interval
-    low, high = stats.score_interval(correct.mean(), stats.independent(correct, row))
+    low, high = intervals.score_interval(correct.mean(), intervals.independent(correct, row))
     assert (low, high) == pytest.approx(found, abs=0.006)
-    assert high - low > 1.15 * np.diff(stats.wilson(correct.sum(), 800))[0]
+    assert high - low > 1.15 * np.diff(intervals.wilson(correct.sum(), 800))[0]
 
 
 def test_where_errors_are_rare_rows_count_about_once_each():
     row = np.repeat(np.arange(100), 16)
     right = np.ones(1600, bool)
-    none = stats.independent(right, row)
+    none = intervals.independent(right, row)
     right[5] = False
-    one = stats.independent(right, row)
+    one = intervals.independent(right, row)
     assert 90 < none < 105 and 90 < one < 110
-    assert stats.independent(~right, row) == pytest.approx(one)
+    assert intervals.independent(~right, row) == pytest.approx(one)
     # One error more does not make the share much surer.
-    low = stats.score_interval(1.0, none)[0]
-    assert stats.score_interval(right.mean(), one)[0] == pytest.approx(low, abs=0.005) and 0.95 < low < 0.97
+    low = intervals.score_interval(1.0, none)[0]
+    assert intervals.score_interval(right.mean(), one)[0] == pytest.approx(low, abs=0.005) and 0.95 < low < 0.97
 
 
 def test_rows_of_one_answer_and_rows_that_agree_count_every_answer():
     row = np.repeat(np.arange(10), 4)
-    assert stats.independent(np.ones(40, bool)) == stats.independent(np.arange(40) % 3 == 0, np.arange(40)) == 40
-    assert stats.independent(np.zeros(0, bool), np.zeros(0, int)) == 0
-    assert stats.independent(np.tile([True, False], 20), row) == 40  # rows that agree exactly: answers count
+    assert (
+        intervals.independent(np.ones(40, bool)) == intervals.independent(np.arange(40) % 3 == 0, np.arange(40)) == 40
+    )
+    assert intervals.independent(np.zeros(0, bool), np.zeros(0, int)) == 0
+    assert intervals.independent(np.tile([True, False], 20), row) == 40  # rows that agree exactly: answers count

@@ -10,14 +10,14 @@ import pytest
 
 from configs import fields, validate
 from configs.errors import UserError
-from eval.switches import __main__ as command
-from eval.switches import columns, table, written
-from eval.switches.cases import CASES, LENGTH, LONG, config_of
-from eval.switches.columns import COLUMNS, Subject
 from models.positions import alibi, rope, temperature
+from tests.switches import __main__ as command
+from tests.switches import columns, table, written
+from tests.switches.cases import CASES, LENGTH, LONG, config_of
+from tests.switches.columns import COLUMNS, Subject
 
 PAGE = Path("docs/switches.md")
-NOTE = "python -m eval.switches makes docs/switches.md anew"
+NOTE = "python -m tests.switches makes docs/switches.md anew"
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from eval import tally
+from eval.quality import tally
 
 
 def test_bins_cover_every_position_once():

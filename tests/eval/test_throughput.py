@@ -7,9 +7,9 @@ import pytest
 from configs import base, cli
 from configs.errors import ConfigError
 from configs.validate import check
-from eval import peaks, throughput
+from eval.cost import peaks, throughput
 from eval.progress import Silent
-from training import chips
+from training.runtime import chips
 
 BEST = {"dtype": "bfloat16", "flops": 1e12, "bandwidth": 1e9, "published": dataclasses.asdict(chips.CHIPS["TPU v4"])}
 

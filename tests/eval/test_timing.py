@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eval import timing
+from eval.cost import timing
 
 
 def test_warm_up_is_dropped_and_every_call_gets_the_last_result():

@@ -73,9 +73,11 @@ def commands(run: Path) -> dict[str, Callable[[list[str]], int | None]]:
     from eval import generate
     from eval import run as evaluations
     from report import build, compare
-    from sweeps import expand, state, status
-    from training import run as runs
-    from training import trainer
+    from sweeps import status
+    from sweeps.spec import expand
+    from sweeps.store import state
+    from training.loop import trainer
+    from training.run_directory import run as runs
 
     def prepared(self: Any) -> dict[str, Any]:
         finished = self._finished()
@@ -174,7 +176,8 @@ def one(kind: str, seed: int, index: int, folder: Path, known: dict[str, Any]) -
 
 def sweeps(folder: Path) -> None:
     """Adds a sweep with made-up results, and one that was launched, to the material."""
-    from sweeps import expand, state
+    from sweeps.spec import expand
+    from sweeps.store import state
     from tests.report import synthetic
 
     budget = {"budget": {"kind": "steps", "amount": 100.0}}
@@ -200,7 +203,7 @@ def sweeps(folder: Path) -> None:
     for run in expand.load(path).runs()[:2]:
         shutil.copytree(folder / "run", state.run_dir(launched, run.arm, run.seed))
         from configs import fields
-        from training.files import write_json
+        from training.run_directory.files import write_json
 
         write_json(state.run_dir(launched, run.arm, run.seed) / "config.json", fields.to_dict(run.config))
 
@@ -231,7 +234,7 @@ def fuzz(names: Sequence[str], inputs: int, seed: int, only: int | None = None) 
     warnings.simplefilter("ignore")
     from altair.utils import schemapi
 
-    from report import export
+    from report.charts import export
 
     counts = {name: Count() for name in names}
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from configs.errors import UserError
-from report import words
+from report.claims import words
 from report.compare import combined
-from report.statistics import paired
+from report.statistics.intervals import paired
 from tests.report import synthetic
 
 A = {"h1": [1.80, 1.82, 1.81], "h4": [1.70, 1.73, 1.71]}

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from report import theme
-from report.charts_grid import balanced
-from report.figures import cut, dashes, domain, fit
+from report.charts import theme
+from report.charts.figures import cut, dashes, domain, fit
+from report.charts.grid import balanced
 
 
 def test_a_line_is_cut_where_it_crosses_and_goes_on_where_it_returns() -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from report import charts_grid, charts_lengths, frames, table
-from report.measures import pooled, retrieval_points
-from report.reading import read
-from report.statistics import wilson
+from report.charts import grid, lengths
+from report.page import table
+from report.reading import frames
+from report.reading.directories import read
+from report.reading.measures import pooled, retrieval_points
+from report.statistics.intervals import wilson
 from tests.report.synthetic import loss_json, losses
 
 
@@ -72,7 +74,7 @@ def test_answers_of_one_row_do_not_narrow_the_interval(tmp_path: Path) -> None:
 
 def test_the_heat_map_has_a_panel_for_each_number_and_marks_cells_too_small_to_rank(tmp_path: Path) -> None:
     study = swept(tmp_path, GRID)
-    figure = charts_grid.heat_map(study)
+    figure = grid.heat_map(study)
     assert figure is not None and figure.panels == 2
     cells = {(row["panel"], row["row"]): row for row in figure.spec["datasets"]["cells"]}
     assert cells["one, 4 needles", "0%"]["few"] and not cells["one, 4 needles", "50%"]["few"]
@@ -80,11 +82,11 @@ def test_the_heat_map_has_a_panel_for_each_number_and_marks_cells_too_small_to_r
     assert "fewer than 50 independent" in figure.caption and "Colours always span 0 to 100%" in figure.caption
     framed = [layer for layer in figure.spec["spec"]["layer"] if "datum.few" in json.dumps(layer)]
     assert len(framed) == 1 and framed[0]["mark"]["strokeDash"]
-    assert charts_grid.heat_map(study, "answers_found") is None  # no cell was generated
+    assert grid.heat_map(study, "answers_found") is None  # no cell was generated
 
 
 def test_retrieval_is_drawn_against_the_number_of_needles(tmp_path: Path) -> None:
-    figure = charts_grid.retrieval_by_pairs(swept(tmp_path, GRID))
+    figure = grid.retrieval_by_pairs(swept(tmp_path, GRID))
     assert figure is not None
     drawn = {(row["length"], row["pairs"]): row["value"] for row in figure.spec["datasets"]["rows"]}
     assert drawn == pytest.approx({(64, 1): 0.9375, (64, 4): 0.78125, (128, 1): 0.5, (128, 4): 0.25})
@@ -115,21 +117,21 @@ def test_losses_in_long_windows_stand_beside_those_in_sliding_ones(tmp_path: Pat
     for raw in loss["by_length"]:
         raw["sliding"] = {"stride": 16, "loss": 2.0, "interval": [1.9, 2.1], "tokens": 100}
     study = swept(tmp_path, GRID, loss)
-    figure = charts_lengths.loss_by_protocol(study)
+    figure = lengths.loss_by_protocol(study)
     assert figure is not None
     rows = figure.spec["datasets"]["rows"]
     assert {row["protocol"]: row["value"] for row in rows if row["multiple"] == 1} == {
         "one long window": loss["by_length"][0]["loss"], "sliding windows": 2.0
     }  # fmt: skip
     assert "resolve" not in figure.spec or "scale" not in figure.spec["resolve"]  # one scale for both panels
-    assert charts_lengths.loss_by_protocol(swept(tmp_path, GRID, loss_json(1.5))) is None
+    assert lengths.loss_by_protocol(swept(tmp_path, GRID, loss_json(1.5))) is None
 
 
 def test_the_loss_by_position_goes_on_to_the_end_of_the_longest_rows(tmp_path: Path) -> None:
     loss = loss_json(1.5)
     for raw in loss["by_length"]:
         raw["by_position"] = {"start": [0, raw["length"] - 8], "end": [8, raw["length"]], "loss": [2.0, 1.0]}
-    figure = charts_lengths.loss_by_position_beyond(swept(tmp_path, GRID, loss))
+    figure = lengths.loss_by_position_beyond(swept(tmp_path, GRID, loss))
     assert figure is not None and "rows of 512 tokens" in figure.caption
     assert [row["position"] for row in figure.spec["datasets"]["rows"]] == [4.5, 508.5]
     assert figure.spec["datasets"]["edges"] == [{"position": 128}]

@@ -7,7 +7,7 @@ import pytest
 
 from report.build import build
 from report.live import follow
-from report.reading import read
+from report.reading.directories import read
 from tests.report import synthetic
 
 
@@ -64,7 +64,7 @@ def test_a_failed_evaluation_does_not_keep_it_waiting(tmp_path: Path) -> None:
 def test_only_a_live_page_reads_itself_again_and_only_changed_plots_are_drawn_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from report import export
+    from report.charts import export
 
     directory = synthetic.losses(tmp_path, {"h1": [1.8, 1.9], "h4": [1.7, 1.6]})
     drawn: list[str] = []

@@ -18,9 +18,11 @@ import pandas as pd
 import pytest
 
 from report import build as building
-from report import export, files, formats, table
+from report import files
 from report.build import as_csv, build
-from report.reading import read
+from report.charts import export
+from report.page import formats, table
+from report.reading.directories import read
 from tests.report import synthetic
 
 EVIL = "<script>alert(1)</script>"

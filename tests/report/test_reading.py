@@ -11,9 +11,13 @@ import pytest
 
 import report
 from configs.errors import UserError
-from report import build, charts_lengths, charts_training, frames, table, words
-from report.page import settings
-from report.reading import Sweep, read
+from report import build
+from report.charts import lengths, training
+from report.claims import words
+from report.page import table
+from report.page.html import settings
+from report.reading import frames
+from report.reading.directories import Sweep, read
 from tests.report import synthetic
 
 
@@ -215,7 +219,7 @@ def spoiled(value: Any, rng: random.Random) -> Any:
 
 
 def test_junk_anywhere_in_the_files_never_ends_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (charts_training, charts_lengths):  # Altair's validation takes nine tenths of the time
+    for module in (training, lengths):  # Altair's validation takes nine tenths of the time
         monkeypatch.setattr(module, "finish", lambda chart, data: [list(rows) for rows in data.values()])
     values = {"h1": [1.8, 1.81], "h4": [1.5, 1.52]}
     directory = synthetic.losses(tmp_path, values, evals=["loss", "retrieval", "throughput", "memory"])

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from configs.errors import UserError
-from report import build, reproduce, table
-from report.reading import read
-from report.settings import settings
+from report import build
+from report.page import table
+from report.reading import reproduce
+from report.reading.directories import read
+from report.reading.settings import settings
 from tests.report import synthetic
 
 NAME = "h $(touch x); 'q' \"d\" `b` &&"

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from report import build, charts_selection, selecting, words
-from report.comparable import marks
-from report.reading import Study, read
+from report import build
+from report.charts import selection
+from report.claims import words
+from report.claims.comparable import marks
+from report.reading import selecting
+from report.reading.directories import Study, read
 from tests.report import synthetic
 
 LOSSES = {"h1": {0.001: 2.0, 0.01: 1.8, 0.1: None}, "h4": {0.001: 1.9, 0.01: 1.7, 0.1: 1.6}}
@@ -66,7 +69,7 @@ def test_every_value_of_every_arm_is_there_and_a_diverged_seed_takes_its_value_o
 
 
 def test_the_figure_has_a_point_for_each_value_and_rings_what_was_chosen(study: Study) -> None:
-    figure = charts_selection.loss_by_value(study)
+    figure = selection.loss_by_value(study)
     assert figure is not None and "Diverged, so not drawn: h1 at 0.1." in figure.caption
     means = figure.spec["datasets"]["means"]
     assert {(row["arm"], row["value"]) for row in means} == {

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from report.comparing import RESOLVED, comparisons
-from report.reading import Arm, Run, Study
-from report.statistics import Difference, holm, newcombe, over_seeds, paired, paired_shares, wilson
+from report.claims.comparing import RESOLVED, comparisons
+from report.reading.directories import Arm, Run, Study
+from report.statistics.intervals import Difference, holm, newcombe, over_seeds, paired, paired_shares, wilson
 
 
 def seeds(values: np.ndarray) -> dict[int, float]:

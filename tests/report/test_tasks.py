@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from report import aggregates, solving, words
-from report.reading import Study, read
+from report.claims import words
+from report.reading.directories import Study, read
+from report.statistics import aggregates, solving
 from tests.report import synthetic
 
 X = np.array([[0.1, 0.9, 0.4], [0.2, 0.8, 0.4], [0.3, 0.95, 0.6], [0.05, 0.7, 0.4], [0.6, 0.85, 0.5]])

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from report import table, words
-from report.comparable import marks
-from report.reading import Study, read
+from report.claims import words
+from report.claims.comparable import marks
+from report.page import table
+from report.reading.directories import Study, read
 from tests.report import synthetic
 
 

@@ -10,9 +10,11 @@ from configs import base, folders
 from configs.errors import UserError
 from data import tfds_sets
 from data.documents import Document
-from sweeps import state
+from sweeps.store import state
 from tests.training.conftest import make_tiny, text
-from training import compilation, files, trainer
+from training.loop import trainer
+from training.run_directory import files
+from training.runtime import compilation
 
 __all__ = ["make_tiny", "text"]
 

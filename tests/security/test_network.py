@@ -55,7 +55,7 @@ def packets(command: list[str], env: dict[str, str]) -> int:
 @pytest.mark.skipif(not (shutil.which("unshare") and shutil.which("ip")), reason="needs unshare and ip (Linux)")
 def test_no_packet_is_sent(make_tiny, tmp_path) -> None:
     from configs import fields
-    from training.files import write_json
+    from training.run_directory.files import write_json
 
     env = {**os.environ, "WANDB_API_KEY": "x" * 40, "HF_TOKEN": "x" * 40}
     look_up = "import socket\ntry: socket.create_connection(('192.0.2.1', 80), 0.2)\nexcept OSError: pass"

@@ -4,10 +4,12 @@ import pytest
 
 from configs.errors import UserError
 from report.build import build
-from sweeps import state, worker
+from sweeps.execution import worker
+from sweeps.store import state
 from tests.training.conftest import make_tiny, text
-from training import step, trainer
-from training.files import read_json
+from training.loop import trainer
+from training.run_directory.files import read_json
+from training.step import train_step
 
 __all__ = ["make_tiny", "text"]
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -29,7 +31,7 @@ def test_run_json_and_the_report_do_not_have_them(make_tiny, tmp_path, monkeypat
 
     config = make_tiny(name=f"key {KEY}")
     with monkeypatch.context() as patch:
-        patch.setattr(step, "compiled", broken)
+        patch.setattr(train_step, "compiled", broken)
         with pytest.raises(RuntimeError):
             trainer.train(config, tmp_path / "run", quiet=True)
     written = read_json(tmp_path / "run" / "run.json")

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from configs import fields
-from training.files import write_json
+from training.run_directory.files import write_json
 
 
 def note(workdir, what):
@@ -138,10 +138,11 @@ def main():
     """Launches a sweep file with the fakes: `FILE DIR [LAUNCHER [RETRIES [SBATCH...]]]`."""
     import sys
 
-    from sweeps import expand, launch
-    from sweeps.driver import Functions
-    from sweeps.engines import Where
-    from sweeps.policy import Policy
+    from sweeps import launch
+    from sweeps.execution.driver import Functions
+    from sweeps.execution.policy import Policy
+    from sweeps.launchers.engines import Where
+    from sweeps.spec import expand
 
     # Tests send it SIGINT; where they run in the background of a shell, that is ignored from the start.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from configs import validate
 from configs.errors import ConfigError, UserError
-from sweeps import axes, drafts, expand, names
+from sweeps.spec import axes, drafts, expand, names
 
 FIELDS = ["model.width", "model.num_layers", "data.length", "data.batch_size", "optimizer.warmup_steps"]
 

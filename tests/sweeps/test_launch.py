@@ -13,8 +13,12 @@ from pathlib import Path
 import pytest
 
 from configs.errors import ConfigError, UserError
-from sweeps import driver, expand, launch, state, worker
-from sweeps.driver import Functions
+from sweeps import launch
+from sweeps.execution import driver, worker
+from sweeps.execution.driver import Functions
+from sweeps.spec import expand
+from sweeps.spec.sweep import Study, Sweep
+from sweeps.store import state
 from tests.sweeps import fakes
 
 FAKES = Functions("tests.sweeps.fakes:train", "tests.sweeps.fakes:evaluate")
@@ -184,8 +188,8 @@ def test_arms_and_seeds_added_or_dropped_leave_the_others_alone(tmp_path, capsys
     created = state.read(tmp_path / "out")["created"]
     capsys.readouterr()
     changed = sweep_of(tmp_path, ["a", "unused", "c"], seeds=(0, 1))
-    changed = expand.Sweep(**{**vars(changed), "studies": tuple(
-        expand.Study(**{**vars(s), "arms": tuple(a for a in s.arms if a.name != "unused")}) for s in changed.studies
+    changed = Sweep(**{**vars(changed), "studies": tuple(
+        Study(**{**vars(s), "arms": tuple(a for a in s.arms if a.name != "unused")}) for s in changed.studies
     )})  # fmt: skip
     run(tmp_path, changed)
     told = capsys.readouterr().out
@@ -215,7 +219,7 @@ def test_a_directory_of_another_sweep_or_of_a_run_is_refused(tmp_path):
     sweep = sweep_of(tmp_path, ["a"])
     run(tmp_path, sweep)
     with pytest.raises(UserError, match="holds the sweep test, not other"):
-        run(tmp_path, expand.Sweep(**{**vars(sweep), "name": "other"}))
+        run(tmp_path, Sweep(**{**vars(sweep), "name": "other"}))
     with pytest.raises(UserError, match="is a run directory"):
         launch.launch(sweep, tmp_path / "out/runs/a/seed0", functions=FAKES)
 

@@ -4,7 +4,8 @@ import jax
 import pytest
 
 from models import initial
-from sweeps import match, state
+from sweeps.spec import match
+from sweeps.store import state
 from tests.sweeps.test_expand import refused, sweep
 
 SMALL = {"model.width": 64, "model.num_layers": 2, "model.num_heads": 8, "data.length": 32}

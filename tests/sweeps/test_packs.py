@@ -6,8 +6,11 @@ from dataclasses import replace
 import pytest
 
 from configs.errors import UserError
-from sweeps import expand, launch, packs, state
-from sweeps.driver import Functions
+from sweeps import launch
+from sweeps.execution import packs
+from sweeps.execution.driver import Functions
+from sweeps.spec import expand
+from sweeps.store import state
 from tests.sweeps.test_launch import FAKES, sweep_of
 
 PACKED = replace(FAKES, together="tests.sweeps.fakes:together")

@@ -8,9 +8,10 @@ import pytest
 
 from data import pipeline
 from models import initialise
-from sweeps import expand
-from training import run as runs
-from training.checkpoint import flat
+from sweeps.spec import expand
+from sweeps.spec.sweep import Run
+from training.run_directory import run as runs
+from training.run_directory.checkpoint import flat
 
 ARMS = {
     "mha": {"model.num_kv_heads": 4},
@@ -31,7 +32,7 @@ def text(tmp_path_factory) -> Path:
     return path
 
 
-def arms(path: Path, packing: str) -> dict[str, dict[int, expand.Run]]:
+def arms(path: Path, packing: str) -> dict[str, dict[int, Run]]:
     fixed = {"model.width": 32, "model.num_layers": 2, "model.num_heads": 4, "model.num_kv_heads": 4}
     fixed |= {"model.mlp_width": 64, "data.path": str(path), "data.split": "first", "data.tokenizer": "byte"}
     fixed |= {"data.length": 32, "data.batch_size": 4, "data.packing": packing, "data.weights.mqar": 0.5}
@@ -44,7 +45,7 @@ def arms(path: Path, packing: str) -> dict[str, dict[int, expand.Run]]:
             name for name, changed in reversed(ARMS.items()) if all(config_of(config, f) == changed[f] for f in changed)
         ),
     )
-    found: dict[str, dict[int, expand.Run]] = {}
+    found: dict[str, dict[int, Run]] = {}
     for run in expand.expand(given, file=Path("s.py")).runs():
         found.setdefault(run.arm, {})[run.seed] = run
     assert set(found) == set(ARMS)
@@ -57,7 +58,7 @@ def config_of(config, field):
     return config
 
 
-def batches(run: expand.Run) -> str:
+def batches(run: Run) -> str:
     """Returns the digest of a run's first batches, every array of them with its name, type and shape."""
     config = run.config
     corpus = runs.open_data(config)
@@ -76,7 +77,7 @@ def test_every_arm_reads_the_same_batches_and_another_seed_others(text, packing)
     assert read[0] != read[1]
 
 
-def first(run: expand.Run) -> dict[str, np.ndarray]:
+def first(run: Run) -> dict[str, np.ndarray]:
     model = run.config.model
     return {name: np.asarray(x) for name, x in flat(initialise(model, run.seed)[1]).items()}
 

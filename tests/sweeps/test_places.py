@@ -6,12 +6,12 @@ import sys
 import pytest
 
 from configs.errors import UserError
-from sweeps import places
-from sweeps.places import Machine
+from sweeps.launchers import resources
+from sweeps.launchers.resources import Machine
 
 
 def env(here, workers, runs, tmp_path):
-    return [place.env for place in places.places(here, workers, runs, tmp_path)]
+    return [place.env for place in resources.places(here, workers, runs, tmp_path)]
 
 
 @pytest.mark.parametrize("cores, workers, runs, number, threads", [
@@ -20,13 +20,13 @@ def env(here, workers, runs, tmp_path):
 def test_workers_on_the_cpu_ask_for_no_more_than_the_cores(
     tmp_path, monkeypatch, cores, workers, runs, number, threads
 ):
-    monkeypatch.setattr(places.psutil, "virtual_memory", lambda: type("M", (), {"available": 1e12}))
+    monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: type("M", (), {"available": 1e12}))
     found = env(Machine("cpu", 1, cores), workers, runs, tmp_path)
     assert [e["NPROC"] for e in found] == [str(threads)] * number
 
 
 def test_little_memory_means_fewer_workers(tmp_path, monkeypatch):
-    monkeypatch.setattr(places.psutil, "virtual_memory", lambda: type("M", (), {"available": 4e9}))
+    monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: type("M", (), {"available": 4e9}))
     assert len(env(Machine("cpu", 1, 64), None, 100, tmp_path)) == 2
 
 
@@ -39,7 +39,7 @@ def test_each_gpu_has_one_worker(tmp_path, monkeypatch):
     shared = env(Machine("gpu", 2, 64), 3, 9, tmp_path)
     assert [e["CUDA_VISIBLE_DEVICES"] for e in shared] == ["3", "GPU-5", "3"]
     assert {e["XLA_PYTHON_CLIENT_MEM_FRACTION"] for e in shared} == {"0.450"}
-    assert places.shared(Machine("gpu", 2, 64), 3) and not places.shared(Machine("gpu", 2, 64), 2)
+    assert resources.shared(Machine("gpu", 2, 64), 3) and not resources.shared(Machine("gpu", 2, 64), 2)
 
 
 def test_a_tpu_belongs_to_one_process(tmp_path):
@@ -61,6 +61,6 @@ wall, cpu = time.perf_counter(), time.process_time()
 for _ in range(20): f(a).block_until_ready()
 print((time.process_time() - cpu) / (time.perf_counter() - wall))
 """
-    env = dict.fromkeys(places.THREADS, "1")
+    env = dict.fromkeys(resources.THREADS, "1")
     done = subprocess.run([sys.executable, "-c", code % env], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 1.2

@@ -14,10 +14,12 @@ import pytest
 
 from configs import cli, validate
 from configs.errors import UserError
-from sweeps import expand, plan, plan_programs, plan_table, plan_targets
+from sweeps import plan
+from sweeps.plans import programs, table, targets
+from sweeps.spec import expand
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-CPU = plan_targets.Target("cpu", "cpu", tuple(jax.devices("cpu")[:1]), 2**40)
+CPU = targets.Target("cpu", "cpu", tuple(jax.devices("cpu")[:1]), 2**40)
 
 
 def tiny(**overrides):
@@ -53,7 +55,7 @@ def test_formulas_and_compiled_memory_of_every_arm(lines):
         assert memory["alias"] >= state
         assert memory["peak"] == memory["argument"] + memory["output"] + memory["temp"] - memory["alias"]
         assert line.tokens == 10 * 2 * 8 and line.flops == line.tokens * line.flops_per_token["value"]
-    assert plan_table.total(lines).startswith("2 arms, 6 runs; 960 tokens")
+    assert table.total(lines).startswith("2 arms, 6 runs; 960 tokens")
 
 
 def test_nothing_is_allocated():
@@ -85,21 +87,21 @@ SMALL = ["--config.model.width=16", "--config.model.num_layers=1", "--config.dat
 def here(monkeypatch):
     """Has the command plan for this process's CPU, with as much memory as is set."""
     target = SimpleNamespace(capacity=CPU.capacity)
-    monkeypatch.setattr(plan_targets, "open_target", lambda name: replace(CPU, capacity=target.capacity))
+    monkeypatch.setattr(targets, "open_target", lambda name: replace(CPU, capacity=target.capacity))
     return target
 
 
 def test_an_arm_that_does_not_compile_is_named_and_stops_nothing(lines, monkeypatch, capsys, here):
-    from training import step
+    from training.step import train_step
 
-    whole = step.jitted
+    whole = train_step.jitted
 
     def broken(config, mesh):
         if config.model.num_kv_heads == 1:
             raise RuntimeError("INTERNAL: no such thing\nmore")
         return whole(config, mesh)
 
-    monkeypatch.setattr(step, "jitted", broken)
+    monkeypatch.setattr(train_step, "jitted", broken)
     assert plan.main([f"--sweep={FILE}", *SMALL]) == 1
     told = capsys.readouterr().out.splitlines()
     assert "kv1: the train step does not compile: RuntimeError: INTERNAL: no such thing" in told[5:]
@@ -127,15 +129,15 @@ def test_what_the_compiler_refuses_for_its_size_is_a_verdict(monkeypatch):
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (379.77G) "
         "exceeds available HBM (15.75G)."
     )
-    assert plan_targets.too_large(message) == (round(379.77 * 2**30), round(15.75 * 2**30))
-    assert plan_targets.too_large("RESOURCE_EXHAUSTED: Used 17.1G of 15.75G hbm.") is not None
-    assert plan_targets.too_large("INTERNAL: else") is None
+    assert targets.too_large(message) == (round(379.77 * 2**30), round(15.75 * 2**30))
+    assert targets.too_large("RESOURCE_EXHAUSTED: Used 17.1G of 15.75G hbm.") is not None
+    assert targets.too_large("INTERNAL: else") is None
 
     def refuse(config, target):
         raise RuntimeError(message)
 
-    monkeypatch.setitem(plan_programs.PROGRAMS, "train_step", refuse)
-    program = plan_programs.compiled(tiny(), CPU, "train_step")
+    monkeypatch.setitem(programs.PROGRAMS, "train_step", refuse)
+    program = programs.compiled(tiny(), CPU, "train_step")
     assert not program.fits and not program.error and program.needed - program.available == round(364.02 * 2**30)
 
 
@@ -155,12 +157,12 @@ def test_the_command_writes_json_and_refuses_other_targets(tmp_path, monkeypatch
         plan.main(["--sweep=x", "--programs=decode,prefil"])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="make setup EXTRAS=dev,tpu"):
-        plan_targets.open_target("v5e:1x1")
+        targets.open_target("v5e:1x1")
 
 
 def test_only_programs_of_devices_that_are_here_are_kept(monkeypatch):
     kept = []
-    monkeypatch.setattr("training.compilation.enable_cache", lambda: kept.append(True))
+    monkeypatch.setattr("training.runtime.compilation.enable_cache", lambda: kept.append(True))
     plan._remember(replace(CPU, name="v5e:1x1", platform="tpu"))
     assert not kept, "JAX cannot read them again, and says so of each"
     plan._remember(CPU)
@@ -169,19 +171,19 @@ def test_only_programs_of_devices_that_are_here_are_kept(monkeypatch):
 
 def test_a_gpu_that_is_not_here_is_refused():
     with pytest.raises(UserError, match="--target=gpu: JAX sees no GPU here"):
-        plan_targets.open_target("gpu")
+        targets.open_target("gpu")
 
 
 def test_sizes_are_told_in_named_units():
-    assert [plan_table.size(n) for n in (None, 0, 1023, 1024, 5 * 2**20, 3 * 2**40)] == [
+    assert [table.size(n) for n in (None, 0, 1023, 1024, 5 * 2**20, 3 * 2**40)] == [
         "", "0 B", "1023 B", "1.0 KiB", "5.0 MiB", "3072.0 GiB"
     ]  # fmt: skip
 
 
 def test_arms_that_differ_in_their_learning_rate_are_compiled_once(monkeypatch):
     seen = []
-    stand_in = plan_programs.Program()
-    monkeypatch.setattr(plan_programs, "compiled", lambda config, *_: seen.append(config) or stand_in)
+    stand_in = programs.Program()
+    monkeypatch.setattr(programs, "compiled", lambda config, *_: seen.append(config) or stand_in)
     select = dict(field="optimizer.learning_rate", values=[0.1, 0.2, 0.3], seeds=[9])
     given = dict(base="configs/tiny.py", axes=[{"optimizer.beta2": [0.9, 0.99]}], select=select)
     lines = plan.plan(expand.expand(given, file=Path("s.py")), CPU, ["train_step"])

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from sweeps import plan_hlo
+from sweeps.plans import hlo
 
 # What XLA for TPUs writes, shortened: a loop of 4 turns that its condition alone tells, with a Pallas kernel whose
 # attributes go over several lines, and collectives in and after it.
@@ -68,12 +68,12 @@ def test_a_collective_that_is_spread_over_fusions_is_one():
     spread = RECORDED.replace("channel_id=2,", 'channel_id=2, frontend_attributes={chain_id="0"},')
     apart = spread.replace("channel_id=3,", 'channel_id=3, frontend_attributes={chain_id="1"},')
     same = spread.replace("channel_id=3,", 'channel_id=2, frontend_attributes={chain_id="0"},')
-    assert plan_hlo.count(apart).collectives["all-gather"] == (2, 2 * 512)
-    assert plan_hlo.count(same).collectives["all-gather"] == (1, 512)
+    assert hlo.count(apart).collectives["all-gather"] == (2, 2 * 512)
+    assert hlo.count(same).collectives["all-gather"] == (1, 512)
 
 
 def test_a_recorded_tpu_program():
-    counts = plan_hlo.count(RECORDED)
+    counts = hlo.count(RECORDED)
     assert counts.cycles == {"mlp": 4 * 1000, "optimizer": 77}
     assert counts.kernels == {"splash_mha_fwd": 4}
     # Four in the loop; one started apart, whose operand is not received, and one within a fusion.
@@ -83,13 +83,13 @@ def test_a_recorded_tpu_program():
 
 def test_a_loop_whose_turns_nobody_tells_counts_once_and_is_told():
     unknown = RECORDED.replace("constant(4)", "parameter(1)")
-    counts = plan_hlo.count(unknown)
+    counts = hlo.count(unknown)
     assert counts.cycles["mlp"] == 1000 and counts.endless == 1
 
 
 def test_a_turn_count_that_xla_tells_comes_before_the_condition():
     told = RECORDED.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"3"}}')
-    assert plan_hlo.count(told).cycles["mlp"] == 3000
+    assert hlo.count(told).cycles["mlp"] == 3000
 
 
 @pytest.mark.parametrize("turns", [1, 7])
@@ -98,7 +98,7 @@ def test_loops_of_a_program_compiled_here(turns):
         return jax.lax.scan(lambda carry, _: (jnp.tanh(carry @ w), None), x, None, length=turns)[0]
 
     square = jax.ShapeDtypeStruct((256, 256), jnp.float32)
-    counts = plan_hlo.count(jax.jit(program).lower(square, square).compile().as_text())
+    counts = hlo.count(jax.jit(program).lower(square, square).compile().as_text())
     assert not counts.cycles and not counts.collectives, "a CPU has no estimates, one device no collectives"
     assert counts.loops == pytest.approx(turns, rel=0.35 if turns > 1 else 1e-9)
 
@@ -108,4 +108,4 @@ def test_the_branch_that_does_more_counts():
         return jax.lax.cond(flag, lambda x: jax.lax.fori_loop(0, 9, lambda _, x: jnp.sin(x @ x), x), lambda x: x, x)
 
     shapes = jax.ShapeDtypeStruct((), bool), jax.ShapeDtypeStruct((64, 64), jnp.float32)
-    assert plan_hlo.count(jax.jit(program).lower(*shapes).compile().as_text()).loops > 4
+    assert hlo.count(jax.jit(program).lower(*shapes).compile().as_text()).loops > 4

@@ -12,9 +12,13 @@ from dataclasses import replace
 import pytest
 
 from configs.errors import UserError
-from sweeps import cancel, deadline, engines, expand, launch, lease, places, policy, state, status
-from sweeps.places import Machine
-from sweeps.policy import Policy
+from sweeps import cancel, launch, status
+from sweeps.execution import deadline, policy
+from sweeps.execution.policy import Policy
+from sweeps.launchers import engines, resources
+from sweeps.launchers.resources import Machine
+from sweeps.spec import expand
+from sweeps.store import lease, state
 from tests.sweeps import fakes
 from tests.sweeps.test_launch import CHECKOUT, FAKES, SLOW, running, sweep_of, until
 
@@ -237,7 +241,7 @@ def test_watch_follows_a_sweep_to_its_end(tmp_path, capsys):
 
 
 def test_on_a_machine_with_two_gpus_each_worker_sees_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(places, "machine", lambda: Machine("gpu", 2, 4))
+    monkeypatch.setattr(resources, "machine", lambda: Machine("gpu", 2, 4))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     sweep = sweep_of(tmp_path, ["device-a", "device-b", "device-c", "device-d"])
     assert run(tmp_path, sweep, workers=None).code == 0

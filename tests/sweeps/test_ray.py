@@ -9,9 +9,12 @@ from collections import Counter
 import pytest
 
 from configs.errors import UserError
-from sweeps import engines, expand, launch, ray, state
-from sweeps.driver import Functions
-from sweeps.policy import Policy
+from sweeps import launch
+from sweeps.execution.driver import Functions
+from sweeps.execution.policy import Policy
+from sweeps.launchers import engines, ray
+from sweeps.spec import expand
+from sweeps.store import state
 from tests.sweeps import fakes
 from tests.sweeps.test_launch import CHECKOUT, FAKES, gone, sweep_of, until
 from tests.sweeps.test_slurm import SWEEP

@@ -9,9 +9,13 @@ import pytest
 
 from configs import cli, validate
 from configs.errors import ConfigError
-from eval import memory
-from sweeps import expand, launch, places, plan_targets, room
-from sweeps.places import Machine
+from eval.cost import memory
+from sweeps import launch
+from sweeps.execution import memory_check
+from sweeps.launchers import resources
+from sweeps.launchers.resources import Machine
+from sweeps.plans import targets
+from sweeps.spec import expand
 from tests.sweeps.test_launch import FAKES
 
 
@@ -31,7 +35,7 @@ def sweep_of(widths, seeds=(0, 1)):
 def machine(monkeypatch):
     """Has the launcher find a CPU with as much memory as is set."""
     here = SimpleNamespace(memory=2**33)
-    monkeypatch.setattr(places, "machine", lambda: Machine("cpu", 1, 2, here.memory))
+    monkeypatch.setattr(resources, "machine", lambda: Machine("cpu", 1, 2, here.memory))
     return here
 
 
@@ -40,22 +44,22 @@ def test_what_is_held_is_what_the_memory_evaluation_counts(kind):
     config = resolved(model__attention__kind=kind)
     of = memory.formula(SimpleNamespace(config=config))
     counters = 2 * 4  # the optimizer's count of steps and the like are in the formula
-    held = room.held(config, Machine("cpu", 1, 2))
+    held = memory_check.held(config, Machine("cpu", 1, 2))
     assert 0 <= of["parameters"] + of["gradients"] + of["optimizer"] - held <= counters
     config.optimizer.clip_norm = 0.0  # a gradient's parts may then go as soon as they are used
-    assert room.held(config, Machine("cpu", 1, 2)) == held * 3 // 4
+    assert memory_check.held(config, Machine("cpu", 1, 2)) == held * 3 // 4
     config.data.micro_batches = 2
-    assert room.held(config, Machine("cpu", 1, 2)) == held
+    assert memory_check.held(config, Machine("cpu", 1, 2)) == held
 
 
 def test_devices_of_a_mesh_divide_it_where_they_have_memories_of_their_own():
     config = resolved(model__num_kv_heads=2)
-    whole = room.held(config, Machine("gpu", 8, 2))
+    whole = memory_check.held(config, Machine("gpu", 8, 2))
     config.mesh.data, config.mesh.fsdp, config.mesh.tensor = 2, -1, 2
-    assert room.held(config, Machine("gpu", 8, 2)) == whole // 4
-    assert room.held(config, Machine("cpu", 8, 2)) == whole
+    assert memory_check.held(config, Machine("gpu", 8, 2)) == whole // 4
+    assert memory_check.held(config, Machine("cpu", 8, 2)) == whole
     config.model.vocab_size = None
-    assert room.held(config, Machine("cpu", 1, 2)) < whole
+    assert memory_check.held(config, Machine("cpu", 1, 2)) < whole
 
 
 def test_a_launch_refuses_arms_that_cannot_fit_and_begins_none(tmp_path, machine):
@@ -78,28 +82,28 @@ def test_arms_that_are_through_are_let_be(tmp_path, machine):
         folder.mkdir(parents=True)
         (folder / "run.json").write_text(json.dumps({"status": status}))
     small = Machine("cpu", 1, 2, 2**20)
-    room.check(sweep, tmp_path, small)
+    memory_check.check(sweep, tmp_path, small)
     with pytest.raises(ConfigError, match=r"this gpu has 1\.0 MiB"):
-        room.check(sweep_of([512], seeds=(0, 1, 2)), tmp_path, Machine("gpu", 1, 2, 2**20))
-    room.check(sweep, tmp_path / "new", Machine("tpu", 1, 2, 0))  # nothing tells
+        memory_check.check(sweep_of([512], seeds=(0, 1, 2)), tmp_path, Machine("gpu", 1, 2, 2**20))
+    memory_check.check(sweep, tmp_path / "new", Machine("tpu", 1, 2, 0))  # nothing tells
 
 
 def test_an_accelerator_is_asked_for_its_memory(monkeypatch):
     answer = SimpleNamespace(returncode=0, stdout="a warning\ncuda 2 17000000000\n")
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    monkeypatch.setattr(places.importlib.util, "find_spec", lambda name: True)
-    monkeypatch.setattr(places.subprocess, "run", lambda *_, **__: answer)
-    ask = places.machine.__wrapped__
-    assert ask() == Machine("gpu", 2, places.cores(), 17_000_000_000)
+    monkeypatch.setattr(resources.importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(resources.subprocess, "run", lambda *_, **__: answer)
+    ask = resources.machine.__wrapped__
+    assert ask() == Machine("gpu", 2, resources.cores(), 17_000_000_000)
     answer.stdout = "cpu 1 0\n"
-    assert ask() == Machine("cpu", 1, places.cores(), places.memory()) and places.memory() > 2**28
-    assert plan_targets.open_target("cpu").capacity == places.memory()
+    assert ask() == Machine("cpu", 1, resources.cores(), resources.memory()) and resources.memory() > 2**28
+    assert targets.open_target("cpu").capacity == resources.memory()
 
 
 def test_a_container_may_have_less_than_its_machine(tmp_path, monkeypatch):
     given = tmp_path / "memory.max"
-    monkeypatch.setattr(places, "Path", lambda _: given)
-    monkeypatch.setattr(places.psutil, "virtual_memory", lambda: SimpleNamespace(total=2**34))
+    monkeypatch.setattr(resources, "Path", lambda _: given)
+    monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: SimpleNamespace(total=2**34))
     for limit, found in (("max\n", 2**34), (f"{2**30}\n", 2**30), (f"{2**60}\n", 2**34)):
         given.write_text(limit)
-        assert places.memory() == found
+        assert resources.memory() == found

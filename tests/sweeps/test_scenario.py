@@ -16,7 +16,8 @@ import pandas as pd
 import psutil
 import pytest
 
-from sweeps import jobs, squeue, state
+from sweeps.launchers import squeue
+from sweeps.store import jobs, state
 from tests.cluster.slurm import require
 from tests.sweeps.test_launch import CHECKOUT, until
 

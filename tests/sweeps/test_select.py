@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from configs import fields
-from sweeps import expand, launch, select, state
-from sweeps.driver import Functions
+from sweeps import launch
+from sweeps.execution.driver import Functions
+from sweeps.spec import expand, select
+from sweeps.store import state
 from tests.sweeps import fakes
 from tests.sweeps.test_expand import refused, sweep
-from training.files import write_json
+from training.run_directory.files import write_json
 
 SELECT = dict(field="optimizer.learning_rate", values=[0.01, 0.001, 0.1], seeds=[7, 8])
 TWO = dict(axes=[{"model.num_kv_heads": [1, 4]}], arm="kv{model.num_kv_heads}", seeds=[0, 1], select=SELECT)

@@ -9,15 +9,18 @@ from collections import Counter
 import pytest
 
 from configs.errors import UserError
-from sweeps import cancel, engines, expand, jobs, launch, slurm, squeue, state, status
-from sweeps.jobs import Record
-from sweeps.policy import Policy
-from sweeps.squeue import Word
-from sweeps.standing import Standing
+from sweeps import cancel, launch, status
+from sweeps.execution.policy import Policy
+from sweeps.launchers import engines, slurm, squeue
+from sweeps.launchers.squeue import Word
+from sweeps.spec import expand
+from sweeps.store import jobs, state
+from sweeps.store.jobs import Record
+from sweeps.store.run_status import Standing
 from tests.cluster.slurm import require
 from tests.sweeps import fakes
 from tests.sweeps.test_launch import CHECKOUT, FAKES, sweep_of, until
-from training import distributed
+from training.runtime import distributed
 
 SWEEP = """
 ARMS = {arms}

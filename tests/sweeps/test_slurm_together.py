@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from bench.devices import losses
-from sweeps import engines, expand, jobs, launch, slurm, squeue
-from sweeps.policy import Policy
+from sweeps import launch
+from sweeps.execution.policy import Policy
+from sweeps.launchers import engines, slurm, squeue
+from sweeps.spec import expand
+from sweeps.store import jobs
 from tests.cluster.slurm import require
 from tests.sweeps.test_launch import until
 

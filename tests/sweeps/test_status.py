@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sweeps import display, expand, standing, state, status
-from sweeps.standing import Standing, now
+from sweeps import display, status
+from sweeps.spec import expand
+from sweeps.store import run_status, state
+from sweeps.store.run_status import Standing, now
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 BUDGET = {"kind": "steps", "amount": 100.0}
@@ -41,7 +43,7 @@ def dead_pid():
 
 
 def test_a_run_without_files_waits(tmp_path):
-    assert standing.read(tmp_path / "none", ["loss"], 50) == Standing("waiting", total=50, missing=("loss",))
+    assert run_status.read(tmp_path / "none", ["loss"], 50) == Standing("waiting", total=50, missing=("loss",))
 
 
 def test_a_running_run_tells_step_loss_speed_and_time_left(tmp_path):
@@ -49,7 +51,7 @@ def test_a_running_run_tells_step_loss_speed_and_time_left(tmp_path):
         {"step": 10, "tokens": 10_000, "train_loss": 3.0, "tokens_per_second": 1.0},
         {"step": 20, "tokens": 12_000, "train_loss": 2.5, "tokens_per_second": 400.0, "val_loss": 2.6},
     ]
-    stands = standing.read(run_of(tmp_path / "a", metrics))
+    stands = run_status.read(run_of(tmp_path / "a", metrics))
     assert (stands.status, stands.step, stands.total, stands.train_loss, stands.val_loss) == (
         "running",
         20,
@@ -68,43 +70,43 @@ def test_a_running_run_tells_step_loss_speed_and_time_left(tmp_path):
 ])  # fmt: skip
 def test_time_left_of_every_kind_of_budget(tmp_path, budget, left, total):
     line = {"step": 20, "tokens": 10_000, "flops": 1e9, "tokens_per_second": 400.0}
-    stands = standing.read(run_of(tmp_path / "a", [line], budget=budget, wall_time={"train": 15.0}))
+    stands = run_status.read(run_of(tmp_path / "a", [line], budget=budget, wall_time={"train": 15.0}))
     assert stands.seconds_left == pytest.approx(left)
     assert (stands.total, stands.about) == (total, True)
 
 
 def test_a_run_whose_process_ended_is_not_running(tmp_path):
-    stands = standing.read(run_of(tmp_path / "a", pid=dead_pid()))
+    stands = run_status.read(run_of(tmp_path / "a", pid=dead_pid()))
     assert (stands.status, stands.note) == ("preempted", "its process ended")
 
 
 def test_a_process_younger_than_the_run_is_another_one(tmp_path):
-    assert standing.read(run_of(tmp_path / "a", updated="2020-01-01T00:00:00+00:00")).status == "preempted"
+    assert run_status.read(run_of(tmp_path / "a", updated="2020-01-01T00:00:00+00:00")).status == "preempted"
 
 
 def test_on_another_host_signs_of_life_decide(tmp_path):
     fresh = run_of(tmp_path / "a", host="elsewhere", updated=ago(60))
     stale = run_of(tmp_path / "b", host="elsewhere", updated=ago(3600))
     os.utime(stale / "metrics.jsonl", (0, 0))
-    assert standing.read(fresh).status == "running"
-    assert standing.read(stale).status == "preempted"
+    assert run_status.read(fresh).status == "running"
+    assert run_status.read(stale).status == "preempted"
     os.utime(stale / "metrics.jsonl")  # metrics are written more often than run.json
-    assert standing.read(stale).status == "running"
+    assert run_status.read(stale).status == "running"
 
 
 def test_evaluations_that_are_missing_or_failed_are_told(tmp_path):
     folder = run_of(tmp_path / "a", evals=["loss"], status="done", eval_errors={"memory": "Trace\nValueError: x"})
-    stands = standing.read(folder, ["loss", "memory", "throughput"])
+    stands = run_status.read(folder, ["loss", "memory", "throughput"])
     assert (stands.status, stands.missing, stands.complete) == ("done", ("throughput",), False)
     assert stands.note == "not yet evaluated: throughput; evaluation memory failed: ValueError: x"
     run_of(tmp_path / "a", evals=["memory", "throughput"], status="done", eval_errors={"memory": "old"})
-    assert standing.read(folder, ["loss", "memory", "throughput"]).complete
+    assert run_status.read(folder, ["loss", "memory", "throughput"]).complete
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"status": "strange"}', "\xff"])
 def test_a_damaged_run_is_told_and_stops_nothing(tmp_path, text):
     (tmp_path / "run.json").write_text(text, encoding="latin-1")
-    stands = standing.read(tmp_path)
+    stands = run_status.read(tmp_path)
     assert stands.status == "failed" and stands.error
 
 
@@ -112,7 +114,7 @@ def test_only_whole_lines_of_long_metrics_are_read(tmp_path):
     lines = [json.dumps({"step": i, "pad": "x" * 50}) for i in range(5000)]
     path = tmp_path / "metrics.jsonl"
     path.write_text("\n".join(lines) + "\n" + lines[0][:20])
-    found = standing.last_lines(path)
+    found = run_status.last_lines(path)
     assert found[-1]["step"] == 4999
     assert [line["step"] for line in found] == list(range(found[0]["step"], 5000))
 

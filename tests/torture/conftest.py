@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.conftest import make_tiny, text
-from training import trainer
+from training.loop import trainer
 
 __all__ = ["make_tiny", "text"]
 

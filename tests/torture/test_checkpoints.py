@@ -9,9 +9,10 @@ import pytest
 
 from configs.errors import UserError
 from tests.training.test_trainer import trace
-from training import integrity, trainer
-from training import run as runs
-from training.files import read_json
+from training.loop import trainer
+from training.run_directory import integrity
+from training.run_directory import run as runs
+from training.run_directory.files import read_json
 
 UNUSED = ("commit_success.txt", "_CHECKPOINT_METADATA", "metadata")  # beside items; nothing is loaded from them
 

@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from configs.errors import UserError
-from torture import __main__ as command
-from torture import scene
-from torture.scene import Found
+from tests.torture import __main__ as command
+from tests.torture import scene
+from tests.torture.scene import Found
 
 
 def drawn(seed: int, count: int) -> list[tuple[int, str, float]]:

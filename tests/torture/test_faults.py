@@ -13,12 +13,14 @@ import pytest
 
 from configs import cli
 from configs.errors import UserError
-from sweeps import standing, state
+from sweeps.store import run_status, state
+from tests.torture.children import _lose_device
 from tests.torture.test_checkpoints import flip
 from tests.training.test_trainer import trace
-from torture.children import _lose_device
-from training import record, step, trainer
-from training.files import read_json, write_json
+from training.loop import trainer
+from training.run_directory import record
+from training.run_directory.files import read_json, write_json
+from training.step import train_step
 
 
 @pytest.fixture
@@ -156,7 +158,7 @@ def test_whatever_fails_first_where_a_directory_vanished_it_is_told_that_it_did(
 
 def test_a_lost_device_ends_the_run_as_failed_with_the_reason(make_tiny, half, whole, monkeypatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(step, "compiled", step.compiled)  # so that it is put back
+        patch.setattr(train_step, "compiled", train_step.compiled)  # so that it is put back
         _lose_device(3)
         with pytest.raises(UserError, match="the device failed: UNAVAILABLE: the device is lost") as told:
             trainer.train(make_tiny(), half, quiet=True)
@@ -183,13 +185,13 @@ def test_a_clock_that_jumps_changes_nothing_that_is_measured_in_seconds(make_tin
 
 def test_a_process_is_known_again_though_the_clock_has_jumped(half) -> None:
     run = read_json(half / "run.json")
-    assert standing.alive(run | {"updated": "1999-12-31T23:59:59+00:00"}, half)  # it is this very process
-    assert not standing.alive(run | {"pid_began": run["pid_began"] + 1.0}, half)
+    assert run_status.alive(run | {"updated": "1999-12-31T23:59:59+00:00"}, half)  # it is this very process
+    assert not run_status.alive(run | {"pid_began": run["pid_began"] + 1.0}, half)
     without = {name: value for name, value in run.items() if name != "pid_began"}
-    assert standing.alive(without, half)  # of an earlier version: by its file's time
-    assert not standing.alive(without | {"updated": "1999-12-31T23:59:59+00:00"}, half)
+    assert run_status.alive(without, half)  # of an earlier version: by its file's time
+    assert not run_status.alive(without | {"updated": "1999-12-31T23:59:59+00:00"}, half)
     write_json(half / "run.json", run | {"status": "running", "pid": 2**22 + 1, "host": os.uname().nodename})
-    assert standing.read(half).note == "its process ended"
+    assert run_status.read(half).note == "its process ended"
 
 
 def test_a_turned_bit_in_the_cache_is_seen_and_the_entry_prepared_anew(make_tiny, whole, tmp_path, capsys) -> None:

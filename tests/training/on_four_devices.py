@@ -18,12 +18,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import models
-from eval import scoring
+from eval.quality import scoring
 from models import axes, kernels
 from models.positions import build as build_scheme
 from tests.models.common import as_dict, build, tiny, tokens
-from training.checkpoint import Checkpoints
-from training.mesh import TABLE
+from training.run_directory.checkpoint import Checkpoints
+from training.step.mesh import TABLE
 
 
 def trees() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

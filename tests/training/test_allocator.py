@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from training import allocator
+from training.runtime import allocator
 
 FAULTS = """
 import resource

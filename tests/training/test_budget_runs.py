@@ -5,8 +5,8 @@ import time
 import pytest
 
 from tests.training.test_trainer import stop_after, trace
-from training import trainer
-from training.files import read_lines
+from training.loop import trainer
+from training.run_directory.files import read_lines
 
 
 def flops_for(tiny, steps, **changes):

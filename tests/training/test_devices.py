@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.training.on_four_devices import trees
-from training.checkpoint import Checkpoints
+from training.run_directory.checkpoint import Checkpoints
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 

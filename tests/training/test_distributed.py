@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from configs.errors import UserError
-from training import distributed, failures
+from training.runtime import distributed, failures
 
 ADDRESS = {"JAX_COORDINATOR_ADDRESS": "node1:1234", "JAX_NUM_PROCESSES": "4"}
 SRUN = {"SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_NUM_TASKS": "2"}

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from configs.errors import UserError
-from training import files
+from training.run_directory import files
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path) -> None:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from training import haste
+from training.runtime import fast_compile
 
 
 def test_flags_are_those_that_the_version_here_knows() -> None:
@@ -12,10 +12,12 @@ def test_flags_are_those_that_the_version_here_knows() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     done = subprocess.run([sys.executable, "-c", found], env=environment, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "2.0", done.stderr
-    assert haste.OLDER in haste.flags("0.10.2") and haste.OLDER not in haste.flags("0.12.0.1")
+    assert fast_compile.OLDER in fast_compile.flags("0.10.2") and fast_compile.OLDER not in fast_compile.flags(
+        "0.12.0.1"
+    )
 
 
 def test_flags_of_the_users_own_stay(monkeypatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "")
-    haste.hasten()
+    fast_compile.hasten()
     assert os.environ["XLA_FLAGS"] == ""

@@ -15,9 +15,9 @@ import pytest
 
 from bench import devices
 from configs.errors import ConfigError
-from training import mesh as meshes
-from training import run as runs
-from training import validation
+from training.loop import validation
+from training.run_directory import run as runs
+from training.step import mesh as meshes
 
 # Three KV heads for two shards: each is there twice.
 HEADS = {"model.width": 48, "model.num_heads": 6, "model.num_kv_heads": 3}

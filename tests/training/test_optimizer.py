@@ -4,7 +4,7 @@ import jax
 
 from models import initialise
 from tests.models.common import as_dict, tiny
-from training import optimizer
+from training.step import optimizer
 
 
 def test_decay_reaches_matrices_and_not_norms_biases_and_sinks() -> None:

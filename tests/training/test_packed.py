@@ -10,8 +10,8 @@ import pytest
 from configs import validate
 from configs.errors import UserError
 from tests.training.test_trainer import parameters, trace
-from training import alike, packed, trainer
-from training.files import read_json
+from training.loop import pack_compat, packed, trainer
+from training.run_directory.files import read_json
 
 RATES, DECAYS, SEEDS = (1e-2, 3e-3, 1e-2), (0.1, 0.1, 0.02), (0, 0, 7)
 
@@ -144,7 +144,7 @@ def test_only_runs_that_are_alike_are_packed(make_tiny, tmp_path):
     first = validate.resolve(make_tiny())
 
     def key(**overrides):
-        return alike.key(validate.resolve(make_tiny(**overrides)))
+        return pack_compat.key(validate.resolve(make_tiny(**overrides)))
 
     assert key() == key(seed=5, name="x", optimizer__learning_rate=1.0, optimizer__weight_decay=0.3) is not None
     for other in ({"optimizer__weight_decay": 0.0}, {"optimizer__beta2": 0.9}, {"model__num_heads": 4},

@@ -9,7 +9,8 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs import fields, validate
-from training import step, trainer
+from training.loop import trainer
+from training.step import train_step as step
 
 # For every field of the optimizer: another value, and what else must be set for it to have an effect.
 CHANGED: dict[str, tuple[Any, dict[str, Any]]] = {

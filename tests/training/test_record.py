@@ -1,12 +1,12 @@
 """run.json while a run goes on: progress is written once a second, everything else at once, and nothing is lost."""
 
-from training.files import read_json
-from training.record import Record
+from training.run_directory.files import read_json
+from training.run_directory.record import Record
 
 
 def test_progress_is_written_once_a_second_and_the_rest_at_once(tmp_path, monkeypatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("training.record.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("training.run_directory.record.time.monotonic", lambda: clock[0])
     record, seen = Record(tmp_path, {"status": "running", "step": 0}), []
 
     def on_disk(*names):

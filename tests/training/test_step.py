@@ -9,11 +9,11 @@ from flax import nnx
 
 from configs import validate
 from models import Transformer
-from training import optimizer as optimizers
-from training import step
-from training.checkpoint import flat
-from training.loss import loss_sum, token_losses
-from training.rng import root_key
+from training.run_directory.checkpoint import flat
+from training.step import optimizer as optimizers
+from training.step import train_step
+from training.step.loss import loss_sum, token_losses
+from training.step.rng import root_key
 
 VOCAB, ROWS, LENGTH = 27, 8, 16
 
@@ -45,7 +45,7 @@ def run(config, data, params=None, opt_state=None, rate=1e-2, key=0):
         params, opt_state = state(config)
     # The jitted step donates what it is given, and equal configs share one.
     params, opt_state = jax.tree.map(jnp.copy, (params, opt_state))
-    return step.jitted(config)(params, opt_state, data, jnp.float32(rate), jax.random.key(key))
+    return train_step.jitted(config)(params, opt_state, data, jnp.float32(rate), jax.random.key(key))
 
 
 def leaves(tree) -> dict[str, np.ndarray]:
@@ -117,7 +117,7 @@ def test_norms_and_biases_do_not_decay_and_matrices_do_by_rate_times_decay(resol
 def test_three_updates_equal_adamw_written_out_in_float64(resolved) -> None:
     config = resolved(optimizer__clip_norm=0.05, optimizer__weight_decay=0.1)
     params, opt_state = state(config)
-    graphdef = step.abstract(config).graphdef
+    graphdef = train_step.abstract(config).graphdef
 
     def loss(params, data):
         logits = nnx.merge(graphdef, params)(data["tokens"])
@@ -178,9 +178,9 @@ def test_token_losses_equal_optax() -> None:
 
 def test_a_second_seed_and_another_rate_compile_nothing(resolved) -> None:
     first = resolved(seed=1)
-    step.compiled(first, batch())
-    assert step.compiled(resolved(seed=2, optimizer__learning_rate=1e-4), batch())[1] == 0.0
-    assert step.compiled(resolved(seed=1, optimizer__weight_decay=0.2), batch())[1] > 0.0
+    train_step.compiled(first, batch())
+    assert train_step.compiled(resolved(seed=2, optimizer__learning_rate=1e-4), batch())[1] == 0.0
+    assert train_step.compiled(resolved(seed=1, optimizer__weight_decay=0.2), batch())[1] > 0.0
 
 
 def test_seeds_beyond_32_bits_differ() -> None:
@@ -193,7 +193,7 @@ def test_memory_of_a_step_is_linear_in_length(resolved) -> None:
     def peak(kernel: str, length: int) -> float:
         config = resolved(model__attention__kernel=kernel, model__width=16, model__num_layers=1, data__length=length)
         config.data.batch_size = 1
-        found = step.lower(config).compile().memory_analysis()
+        found = train_step.lower(config).compile().memory_analysis()
         return found.argument_size_in_bytes + found.temp_size_in_bytes
 
     assert peak("auto", 2048) <= 2.2 * peak("auto", 1024)

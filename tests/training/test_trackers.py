@@ -11,10 +11,10 @@ import pytest
 from configs import cli, fields, validate
 from configs.errors import ConfigError, UserError
 from configs.redaction import redacted
-from training import trackers
-from training.files import read_json, read_lines
-from training.metrics import MetricsLog
-from training.trainer import train
+from training.loop import trackers
+from training.loop.metrics import MetricsLog
+from training.loop.trainer import train
+from training.run_directory.files import read_json, read_lines
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 
@@ -180,7 +180,7 @@ def test_an_unknown_tracker_is_refused_and_another_tracker_is_the_same_run(tiny)
     cli.apply(config, {"tracker": "mlflow"})
     with pytest.raises(ConfigError, match="tracker = 'mlflow': must be"):
         validate.check(config)
-    from sweeps import state
-    from training import trainer
+    from sweeps.store import state
+    from training.loop import trainer
 
     assert "tracker" in trainer.FREE and "tracker" in state.FREE

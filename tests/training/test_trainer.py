@@ -15,10 +15,10 @@ import pytest
 
 from configs import cli, fields
 from configs.errors import UserError
-from training import run as runs
-from training import trainer
-from training.checkpoint import Checkpoints, flat
-from training.files import read_json, read_lines
+from training.loop import trainer
+from training.run_directory import run as runs
+from training.run_directory.checkpoint import Checkpoints, flat
+from training.run_directory.files import read_json, read_lines
 
 TIMED = ("tokens_per_second", "mfu")
 

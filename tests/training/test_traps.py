@@ -15,18 +15,18 @@ from configs import cli, validate
 from configs.errors import ConfigError, UserError
 from data import pipeline
 from eval import generate
-from eval import loss as loss_evaluation
 from eval.progress import Silent
+from eval.quality import loss as loss_evaluation
 from eval.variants import variants
 from models import initialise
-from sweeps import expand
+from sweeps.spec import expand
 from tests.models.common import close, numpy_logits
 from tests.models.common import run as call
-from training import run as runs
-from training import schedule, trainer
-from training.budget import Budget
-from training.files import read_json, read_lines
-from training.rng import root_key
+from training.loop import schedule, trainer
+from training.loop.budget import Budget
+from training.run_directory import run as runs
+from training.run_directory.files import read_json, read_lines
+from training.step.rng import root_key
 
 SHARE = 0.9  # of the text that trains
 LARGE = (0, 2**32, 2**40, 2**62, 2**63 - 1, 1, 1 + 2**32, 2**31, 2**32 - 1)

@@ -13,9 +13,10 @@ from configs import validate
 from configs.errors import ConfigError
 from models import initialise
 from tests.training.test_trainer import parameters, trace
-from training import step, trainer, watch
-from training.checkpoint import saved
-from training.files import read_json
+from training.loop import trainer, watch
+from training.run_directory.checkpoint import saved
+from training.run_directory.files import read_json
+from training.step import train_step
 
 SEEN = ("attention_logit", "attention_logits", "silent_heads")
 ALL = {
@@ -36,7 +37,7 @@ def plain(make_tiny, tmp_path_factory) -> Path:
 
 def poison(monkeypatch, at: int, loss: float = 0.0, norm: float = 0.0) -> None:
     """Adds to the loss or the gradient's norm that the step of one update gives."""
-    compiled, count = step.compiled, 0
+    compiled, count = train_step.compiled, 0
 
     def spoilt(*given: Any) -> Any:
         program, seconds = compiled(*given)
@@ -49,7 +50,7 @@ def poison(monkeypatch, at: int, loss: float = 0.0, norm: float = 0.0) -> None:
 
         return run, seconds
 
-    monkeypatch.setattr(step, "compiled", spoilt)
+    monkeypatch.setattr(train_step, "compiled", spoilt)
 
 
 def test_what_does_not_fire_changes_nothing(tiny, plain, tmp_path) -> None:

@@ -12,8 +12,8 @@ from configs.errors import ConfigError, UserError
 from data import corpora, fingerprint, pipeline, retrieval, tokenizers
 from tests.data.common import same, settings, write
 from tests.data.retrieval.common import TEXT
-from training.run import open_data, open_tokenizer
-from training.validation import batches
+from training.loop.validation import batches
+from training.run_directory.run import open_data, open_tokenizer
 
 # Bare tokens and needles, short and few; then the text too, and at last every task but those of UUIDs.
 BEGIN = ("passkey", "niah_multikey_1", "mqar_gaps")

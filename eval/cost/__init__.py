@@ -1,0 +1,1 @@
+"""Evaluations of cost: throughput, memory, and what profiles are read from."""

@@ -1,0 +1,223 @@
+"""Memory: by formula, as compiled, and as measured where the device counts, side by side."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from ml_collections import ConfigDict
+
+from eval.cost import fitting, programs, ready
+from eval.cost.hlo import Module
+from eval.progress import Silent
+from models import counting, kernels, pattern
+from models.kernels.block import MOST_UNROLLED, blocks
+from models.kernels.blocked import block_size
+from models.positions import places_of
+from training.run_directory.run import Run
+from training.step import train_step as steps
+from training.step.loss import loss_sum
+
+FLOAT32 = 4  # bytes; parameters, gradients and AdamW's two moments are float32 whatever the compute dtype
+COUNTED = "peak_bytes_in_use"
+# Arrays as wide as the hidden layer that XLA keeps of each layer's MLP for its backward pass, counted on the CPU by
+# compiling two widths: the products into it, what the product out of it reads, and of SwiGLU silu and its derivative.
+MLP_KEPT = {"swiglu": 5, "gelu": 3, "relu": 2}
+# Arguments of the compiled programs, by what their names begin with.
+ARGUMENTS = {"parameters": "params", "optimizer": "opt_state", "kv_cache": "cache.entries"}
+
+WHY = {
+    "parameters": "the same float32 arrays",
+    "gradients": "part of the temporaries: XLA tells those only as a whole",
+    "optimizer": "the same arrays: two moments a parameter, and counters",
+    "activations": "temporaries less one array of gradients. Of what differentiation keeps XLA computes some again and "
+    "holds some twice (transposed, cut into layers); and it needs work space: the fewer the tokens, the more",
+    "logits": "among the activations; float32, kept for the backward pass once or more often",
+    "kv_cache": "the same arrays, scales included; positions and segments of its slots are not counted",
+    "train_step": "parameters, optimizer and temporaries; batch and counters are small",
+}
+
+
+def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
+    """Returns eval/memory.json's content; all sizes in bytes.
+
+    `formula` needs no compiler. `compiled` is XLA's own account of the three programs (peak: arguments, outputs and
+    temporaries alive at once, donated buffers counted once). `measured` is the device's count, None where it has none:
+    then no step is run. `side_by_side` has a row a part, with what explains the difference. `fits` is there where
+    `eval.memory.limit_gib` asks for it: the largest batch and length, found by compiling.
+    """
+    shape = programs.shape(run.config)
+    compiled, parts = {}, {}
+    for name, lower in programs.LOWERED.items():
+        progress.say(f"memory: compiling {name.replace('_', ' ')}")
+        program = lower(run.config).compile()
+        compiled[name] = programs.analysis(program)
+        parts[name] = arguments(program.as_text())
+    by_formula, counted = formula(run), measured(run)
+    found = {
+        "formula": by_formula,
+        "compiled": compiled,
+        "measured": counted,
+        "side_by_side": side_by_side(by_formula, compiled, parts, counted),
+        "settings": {"shape": shape.settings},
+    }
+    limit = run.config.eval.memory.limit_gib * fitting.GIB
+    if limit:
+        found["fits"] = {"limit": int(limit), **fitting.largest_fits(run.config, limit, progress)}
+    return found
+
+
+def formula(run: Run) -> dict[str, int]:
+    """Returns the bytes that need no compiler to be known."""
+    config = run.config
+    model, shape = config.model, programs.shape(config)
+    parameters = FLOAT32 * counting.parameters(model)["total"]
+    element = programs.element_bytes(config)
+    kept = counting.kv_cache_bytes(model, element, batch=shape.decode_batch_size, capacity=shape.capacity)
+    optimizer = optimizer_bytes(run)
+    training = programs.training_config(config)
+    activations = activation_bytes(training)
+    rows = training.data.batch_size // training.data.micro_batches
+    return {
+        "parameters": parameters,
+        "gradients": parameters,
+        "optimizer": optimizer,
+        "activations": activations,
+        "logits": FLOAT32 * rows * shape.length * model.vocab_size,
+        "train_step": 2 * parameters + optimizer + activations,
+        "kv_cache": sum(kept.values()),
+        "kv_cache_scales": kept["scales"],
+        "kv_bytes_per_token": counting.kv_bytes_per_token(model, element),
+    }
+
+
+def optimizer_bytes(run: Run) -> int:
+    """Returns the size of the optimizer's state: two moments a parameter and its counters."""
+    return _bytes(steps.abstract(run.config).opt_state)
+
+
+def activation_bytes(config: ConfigDict) -> int:
+    """Returns the bytes that a (micro-)batch's forward pass keeps for the backward pass.
+
+    They are summed from the shapes that differentiation traces: what a second row adds to those of one, for each row.
+    What was found to differ in compiled programs (on the CPU) is put right: of arrays as wide as the MLP's hidden layer
+    no more than `MLP_KEPT` a layer are there, since XLA computes the others again from these; the blocked core holds
+    keys and values a second time, as its products read them, and of short sequences scores (`_scores`); and the logits
+    have their gradient beside them.
+    """
+    model, length = config.model, config.data.length
+    rows = config.data.batch_size // config.data.micro_batches
+    each = _row_bytes(config) + FLOAT32 * length * model.vocab_size
+    if model.remat != "none":
+        return rows * each
+    element = programs.element_bytes(config)
+    kernel = kernels.kernel_for(model, length=length, platform=jax.default_backend(), packed=False)
+    if kernel == "blocked" and model.attention.kind == "gqa":
+        each += 2 * model.num_layers * length * model.num_kv_heads * model.head_dim * element
+        each += FLOAT32 * model.num_heads * sum(_scores(plan, length) for plan in pattern.plans(model))
+    if model.mlp in MLP_KEPT:
+        wider = config.copy_and_resolve_references()
+        wider.model.mlp_width += 16
+        hidden = (_row_bytes(wider) - _row_bytes(config)) // 16  # bytes of a row for each hidden unit
+        each -= model.mlp_width * max(0, hidden - MLP_KEPT[model.mlp] * model.num_layers * length * element)
+    return rows * each
+
+
+def _scores(plan: pattern.LayerPlan, length: int) -> int:
+    """Returns the scores that a head keeps of one row: none, but where the blocked core writes its blocks out.
+
+    There XLA sees that the backward pass computes the forward pass's scores again, and keeps those instead.
+    """
+    size = min(block_size(length), length)
+    count = blocks(length, size)
+    if count > MOST_UNROLLED or "bias" in places_of(plan.position):
+        return 0
+    firsts = [0 if plan.window is None else max(0, row * size - plan.window + 1) // size * size for row in range(count)]
+    return sum(size * (min((row + 1) * size, length) - first) for row, first in enumerate(firsts))
+
+
+def _row_bytes(config: ConfigDict) -> int:
+    """Returns the bytes that differentiation keeps of one row."""
+    return _kept(config, 2) - _kept(config, 1)
+
+
+def _kept(config: ConfigDict, rows: int) -> int:
+    """Returns the bytes of all that differentiation keeps of some rows, parameters and constants among them."""
+    abstract = steps.abstract(config)
+    z_loss, dropout = config.optimizer.z_loss, config.model.dropout > 0
+    tokens = jax.ShapeDtypeStruct((rows, config.data.length), jnp.int32)
+    weights = jax.ShapeDtypeStruct(tokens.shape, jnp.float32)
+
+    def kept(params: Any, tokens: Any, weights: Any) -> Any:
+        def loss(params: Any) -> Any:
+            model = nnx.merge(abstract.graphdef, params)
+            logits = model(tokens, dropout_key=jax.random.key(0) if dropout else None)
+            return loss_sum(logits, tokens, weights, z_loss)[0]
+
+        return jax.vjp(loss, params)[1]
+
+    return _bytes(jax.eval_shape(kept, abstract.params, tokens, weights))
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def arguments(text: str) -> dict[str, int]:
+    """Returns the bytes of a compiled program's arguments by part (`ARGUMENTS`), read from its entry computation."""
+    entry = Module(text).entry
+    taken = [one for one in entry.instructions.values() if one.opcode == "parameter"]
+    return {
+        part: sum(one.nbytes for one in taken if one.op_name.startswith(beginning))
+        for part, beginning in ARGUMENTS.items()
+    }
+
+
+def side_by_side(
+    by_formula: dict[str, int],
+    compiled: dict[str, dict[str, int] | None],
+    parts: dict[str, dict[str, int]],
+    counted: dict[str, int] | None,
+) -> list[dict[str, Any]]:
+    """Returns a row a part: by formula, as compiled, as measured (None where not known), their difference, and why."""
+    step = compiled["train_step"]
+    as_compiled = {
+        "parameters": parts["train_step"]["parameters"],
+        "optimizer": parts["train_step"]["optimizer"],
+        "kv_cache": parts["decode"]["kv_cache"],
+        "activations": None if step is None else max(0, step["temp"] - by_formula["gradients"]),
+        "train_step": None if step is None else step["peak"],
+    }
+    rows = []
+    for part, why in WHY.items():
+        given, other = by_formula[part], as_compiled.get(part)
+        rows.append(
+            {
+                "part": part,
+                "formula": given,
+                "compiled": other,
+                "measured": None if counted is None else counted.get(part),
+                "difference": None if other is None else other - given,
+                "why": why,
+            }
+        )
+    return rows
+
+
+def measured(run: Run) -> dict[str, int] | None:
+    """Returns the device's own counts in bytes, None where it has none (a CPU).
+
+    One training step is run at the shapes asked for. The device's peak is of all that this process did: `train_step` is
+    there where the step raised it, and holds the run's own copy of the parameters too.
+    """
+    before = jax.devices()[0].memory_stats()
+    if not before:
+        return None
+    program = ready.train(run)
+    compiled = program.lowered.compile()
+    jax.block_until_ready(program.call(compiled, program.start()))
+    after = jax.devices()[0].memory_stats() or {}
+    found = {name: int(after[name]) for name in ("bytes_in_use", COUNTED, "bytes_limit") if name in after}
+    if after.get(COUNTED, 0) > before.get(COUNTED, 0):
+        found["train_step"] = int(after[COUNTED])
+    return found

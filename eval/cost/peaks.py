@@ -1,0 +1,63 @@
+"""What this device can do at best, measured on the spot: a matrix product of the run's dtype, and a copy."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from eval.cost.timing import compile_timed, measure
+from training.runtime.chips import chip
+
+SIDE = 512  # of the first matrix; doubled while a product takes less than LONG
+LARGEST = 16384
+LONG = 0.02  # seconds
+COPIED = 256 << 20  # bytes of the array that is copied: larger than caches
+
+
+@functools.cache
+def peaks(dtype: str, *, side: int = SIDE, copied: int = COPIED) -> dict[str, Any]:
+    """Returns the device's measured peaks, with the published ones where there are any.
+
+    `flops` is the best rate of [n, n] x [n, n] products over growing n, FLOP/s; `bandwidth` that of a copy, in bytes/s
+    read and written. Each is the fastest of its repeats: a peak is what neighbours and clocks leave at best.
+
+    Args:
+        dtype: of the product.
+        side: the first n.
+        copied: bytes of the array that is copied.
+    """
+    found = chip(jax.devices()[0].device_kind)
+    return {
+        "dtype": dtype,
+        **_product(dtype, side),
+        "bandwidth": _copy(copied),
+        "copied_bytes": copied,
+        "published": None if found is None else asdict(found),
+    }
+
+
+def _fastest(function: Callable[..., Any], *arguments: Any) -> float:
+    compiled, _ = compile_timed(jax.jit(function).lower(*arguments))
+    return float(measure(lambda _: compiled(*arguments), None, repeats=5).min())
+
+
+def _product(dtype: str, side: int) -> dict[str, Any]:
+    best, at, size = 0.0, side, side
+    while size <= LARGEST:
+        # Random numbers: some devices clock higher on zeros.
+        a, b = (jax.random.normal(jax.random.key(n), (size, size), jnp.dtype(dtype)) for n in (0, 1))
+        seconds = _fastest(jnp.matmul, a, b)
+        rate = 2 * size**3 / seconds
+        best, at = (rate, size) if rate > best else (best, at)
+        if seconds > LONG:
+            break
+        size *= 2
+    return {"flops": best, "product_side": at}
+
+
+def _copy(nbytes: int) -> float:
+    x = jnp.ones(nbytes // 4, jnp.float32)
+    return 2 * x.nbytes / _fastest(jnp.negative, x)  # one pass that reads and writes; XLA would leave out a plain copy

@@ -1,0 +1,159 @@
+"""The three programs whose cost is asked for, at the shapes an evaluation is set to: train step, prefill, decode."""
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from ml_collections import ConfigDict
+
+from configs import validate
+from configs.errors import UserError
+from eval.variants import kinds
+from models import decode
+from models.kernels import KERNELS
+from models.kv_cache import KVCache
+from training.run_directory.record import compute_dtype
+from training.step import train_step as steps
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Rows and lengths: of the train step and prefill (batch_size x length), of decode (prompt, then new_tokens)."""
+
+    batch_size: int
+    length: int
+    decode_batch_size: int
+    prompt: int
+    new_tokens: int
+
+    @property
+    def capacity(self) -> int:
+        """Slots of decode's KV cache: prompt and new tokens."""
+        return self.prompt + self.new_tokens
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """What a JSON file says of it."""
+        return {**vars(self), "capacity": self.capacity}
+
+
+def shape(config: ConfigDict) -> Shape:
+    """Returns the shapes that `eval.throughput` sets, with the training batch where it leaves them open.
+
+    A learned table bounds decode: the prompt is shortened so that the new tokens fit.
+
+    Raises:
+      UserError: a learned table does not have so many positions.
+    """
+    wanted = config.eval.throughput
+    length = prompt = wanted.length or config.data.length
+    if "learned" in kinds(config.model):
+        table = config.model.position.max_length
+        for name, tokens in (("length", length), ("new_tokens", wanted.new_tokens + 1)):
+            if tokens > table:
+                raise UserError(f"eval.throughput.{name} = {wanted[name]}: the learned table has {table} positions")
+        prompt = min(length, table - wanted.new_tokens)
+    batch_size = wanted.batch_size or config.data.batch_size
+    return Shape(batch_size, length, wanted.decode_batch_size, prompt, wanted.new_tokens)
+
+
+def element_bytes(config: ConfigDict) -> int:
+    """Returns the bytes of one number of the KV cache."""
+    return jnp.dtype(compute_dtype(config)).itemsize
+
+
+def training_config(config: ConfigDict) -> ConfigDict:
+    """Returns the config with the shapes asked for, for the training step."""
+    found = shape(config)
+    changed = validate.from_dict(validate.to_dict(config))
+    changed.data.batch_size, changed.data.length = found.batch_size, found.length
+    if changed.data.batch_size % changed.data.micro_batches:
+        changed.data.micro_batches = 1
+    return changed
+
+
+def lower_train_step(config: ConfigDict) -> jax.stages.Lowered:
+    """Lowers the training step."""
+    return steps.lower(training_config(config))
+
+
+def lower_prefill(config: ConfigDict) -> jax.stages.Lowered:
+    """Lowers prefill of a whole batch into an empty cache."""
+    found = shape(config)
+    abstract = steps.abstract(config)
+    cache = jax.eval_shape(lambda: KVCache.create(config.model, found.batch_size, found.length))
+    tokens = jax.ShapeDtypeStruct((found.batch_size, found.length), jnp.int32)
+    return decode.prefill.lower(abstract.graphdef, abstract.params, cache, tokens)
+
+
+def filled_cache(config: ConfigDict) -> KVCache:
+    """Returns decode's cache with the prompt's slots taken; keys and values are zeros, which cost what others do."""
+    found = shape(config)
+    cache = KVCache.create(config.model, found.decode_batch_size, found.capacity)
+    return cache.place(jnp.zeros((found.decode_batch_size, found.prompt), jnp.int32)).cache
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+def decode_steps(graphdef: Any, new_tokens: int, params: Any, cache: KVCache, tokens_B: Array) -> tuple[Array, KVCache]:
+    """Returns int32 [B, new_tokens], greedy steps as `decode.generate` takes them, and the cache with these tokens.
+
+    Args:
+      graphdef: of a Transformer.
+      new_tokens: how many steps.
+      params: its parameters.
+      cache: holds a prompt, with room for the steps; it is donated.
+      tokens_B: the token each row goes on from.
+    """
+    model = nnx.merge(graphdef, decode.narrowed(params, graphdef))
+    layers = model.layers()
+
+    def advance(carry: tuple[Array, Array, KVCache], _: None) -> tuple[tuple[Array, Array, KVCache], Array]:
+        token, at, cache = carry
+        hidden, cache = model.hidden(token[:, None], at[:, None], cache=cache, layers=layers)
+        logits = model.logits(hidden[:, 0])
+        with jax.named_scope("sampling"):
+            token, at = jnp.argmax(logits, axis=-1).astype(jnp.int32), at + 1
+        return (token, at, cache), token
+
+    at = jnp.broadcast_to(cache.length, tokens_B.shape)
+    (_, _, cache), new = jax.lax.scan(advance, (tokens_B, at, cache), None, length=new_tokens)
+    return new.T, cache
+
+
+def lower_decode(config: ConfigDict) -> jax.stages.Lowered:
+    """Lowers the decoding of all new tokens with a cache that holds the prompt."""
+    found = shape(config)
+    abstract = steps.abstract(config)
+    cache = jax.eval_shape(lambda: filled_cache(config))
+    tokens = jax.ShapeDtypeStruct((found.decode_batch_size,), jnp.int32)
+    return decode_steps.lower(abstract.graphdef, found.new_tokens, abstract.params, cache, tokens)
+
+
+LOWERED: dict[str, Callable[[ConfigDict], Any]] = {
+    "train_step": lower_train_step,
+    "prefill": lower_prefill,
+    "decode": lower_decode,
+}
+
+
+def kernels_in(lowered: jax.stages.Lowered) -> str:
+    """Returns the attention cores a program holds, by the scopes `attend` runs them in, joined by "+"."""
+    found = set(re.findall(rf"attention_({'|'.join(KERNELS)})\b", lowered.as_text(debug_info=True)))
+    return "+".join(name for name in KERNELS if name in found)
+
+
+def analysis(compiled: Any) -> dict[str, int] | None:
+    """Returns XLA's account of a compiled program in bytes, None where the platform gives none."""
+    found = compiled.memory_analysis()
+    if found is None:
+        return None
+    argument, output = found.argument_size_in_bytes, found.output_size_in_bytes
+    temp, alias = found.temp_size_in_bytes, found.alias_size_in_bytes
+    peak = argument + output + temp - alias
+    return {"argument": argument, "output": output, "temp": temp, "alias": alias, "peak": peak}

@@ -1,0 +1,135 @@
+"""Tokens a second of a training step, forward, prefill and decode, and how near they come to what the device can do."""
+
+import itertools
+from typing import Any
+
+import jax
+import numpy as np
+import psutil
+from ml_collections import ConfigDict
+
+from configs.errors import UserError
+from eval.cost import peaks, programs, ready
+from eval.cost.timing import compile_timed, device, measure, summary
+from eval.progress import Silent
+from models import counting, decode
+from training.run_directory.record import compute_dtype
+from training.run_directory.run import Run
+from training.step import train_step as steps
+
+
+def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
+    """Returns eval/throughput.json's content.
+
+    Each figure is the median of `repeats` measurements after warm-up, `spread` its quartiles; compilation is apart, and
+    the device is waited for before the clock stops. `decode` is greedy generation of `new_tokens` from a cache that
+    holds a prompt of `length` tokens; the prompt's own time is `prefill`. `kernel` is the attention core in the program
+    that ran, or several.
+
+    `mfu` of train and forward: FLOPs by formula over the time and the device's own measured rate of a matrix product
+    (`peak`). `bandwidth_share` of decode: the bytes that a step must read, over the time and a measured copy's rate.
+    `grid` has all programs over `eval.throughput.batch_sizes` x `lengths`; what does not fit has a `reason` instead.
+    """
+    dtype = compute_dtype(run.config)
+    progress.say("throughput: the device's peaks")
+    best = peaks.peaks(dtype)
+    parts = {}
+    for name in ready.PROGRAMS:
+        progress.say(f"throughput: {name}")
+        parts[name] = timed(run, name, best)
+    grid = [cell(run, best, *place) for place in progress.track("throughput: grid", places(run.config))]
+    return {
+        "device": device(),
+        "dtype": dtype,
+        "peak": best,
+        "attention_kernel": parts["train"]["kernel"],
+        **parts,
+        "grid": grid,
+        "settings": {"shape": programs.shape(run.config).settings},
+    }
+
+
+def timed(run: Run, name: str, best: dict[str, Any] | None = None, *, room: float | None = None) -> dict[str, Any]:
+    """Returns the times of one program of `ready.PROGRAMS` at the shapes of config.eval.throughput.
+
+    Args:
+        run: whose parameters.
+        name: the program's.
+        best: what `peaks.peaks` returned, to compare with.
+        room: bytes that the program may take; None: it runs anyhow.
+
+    Raises:
+        UserError: it would take more, as compiled; nothing has run then.
+    """
+    program = ready.PROGRAMS[name](run)
+    compiled, compile_seconds = compile_timed(program.lowered)
+    needed = programs.analysis(compiled)
+    if room is not None and needed is not None and needed["peak"] > room:
+        raise UserError(f"takes {needed['peak']:,} bytes as compiled, and {int(room):,} are free")
+    repeats = run.config.eval.throughput.repeats
+    seconds = measure(lambda state: program.call(compiled, state), program.start(), repeats=repeats)
+    found = summary(seconds, program.tokens, compile_seconds, **program.shape)
+    return found | ({} if best is None else utilisation(run.config, name, found, best))
+
+
+def utilisation(config: ConfigDict, name: str, found: dict[str, Any], best: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a program reached of the device's peaks.
+
+    MFU counts FLOPs as `counting.flops_per_token` does, of which a forward pass is a third. Prefill has none: it
+    computes logits, and the last layer, for last tokens alone.
+    """
+    if name in ("train", "forward"):
+        flops = counting.flops_per_token(config.model, found["length"])["value"] / (1 if name == "train" else 3)
+        rate = flops * found["tokens_per_second"]
+        published = best["published"] if best["dtype"] == "bfloat16" else None
+        return {"mfu": rate / best["flops"], "mfu_published": rate / published["flops"] if published else None}
+    if name != "decode":
+        return {}
+    nbytes = step_bytes(config, found["batch_size"], found["length"] + found["new_tokens"])
+    rate = nbytes * found["new_tokens"] / found["seconds"]
+    return {"bytes_per_step": nbytes, "bandwidth": rate, "bandwidth_share": rate / best["bandwidth"]}
+
+
+def step_bytes(config: ConfigDict, rows: int, capacity: int) -> int:
+    """Returns the bytes that one decoding step must read: the parameters it multiplies by, and the cache's slots.
+
+    Of an embedding table that is not the output matrix too, only rows are read; they are left out.
+    """
+    abstract = steps.abstract(config)
+    narrowed = jax.eval_shape(lambda params: decode.narrowed(params, abstract.graphdef), abstract.params)
+    read = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(narrowed))
+    if not config.model.tie_embeddings:
+        read -= 4 * config.model.vocab_size * config.model.width
+    element = programs.element_bytes(config)
+    return read + sum(counting.kv_cache_bytes(config.model, element, batch=rows, capacity=capacity).values())
+
+
+def places(config: ConfigDict) -> list[tuple[str, int, int]]:
+    """Returns the grid's cells: (program, batch size, length); none where neither grid is set."""
+    wanted = config.eval.throughput
+    if not wanted.batch_sizes and not wanted.lengths:
+        return []
+    lengths = wanted.lengths or (wanted.length or config.data.length,)
+    found = []
+    for name, length in itertools.product(ready.PROGRAMS, lengths):
+        own = wanted.decode_batch_size if name == "decode" else wanted.batch_size or config.data.batch_size
+        found += [(name, rows, length) for rows in wanted.batch_sizes or (own,)]
+    return found
+
+
+def cell(run: Run, best: dict[str, Any], name: str, rows: int, length: int) -> dict[str, Any]:
+    """Returns one cell of the grid: its times, or the reason why it has none."""
+    shaped = ready.at(run, batch_size=rows, decode_batch_size=rows, length=length)
+    place = {"program": name, "batch_size": rows, "length": length}
+    try:
+        return {**place, **timed(shaped, name, best, room=free())}
+    except UserError as error:
+        return {**place, "reason": str(error)}
+
+
+def free() -> float:
+    """Returns the bytes that are free: on the device where it counts them, else in this machine."""
+    stats = jax.devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return float(stats["bytes_limit"] - stats["bytes_in_use"])
+    return float(psutil.virtual_memory().available) if jax.default_backend() == "cpu" else float(np.inf)

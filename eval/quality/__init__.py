@@ -1,0 +1,1 @@
+"""Evaluations of quality: loss and retrieval, at any length."""

@@ -1,0 +1,174 @@
+"""Answers sorted into cells of length and depth, with intervals that know which answers come from one row."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from configs import tasks
+from eval.quality import intervals
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers of one kind at one length, an entry each.
+
+    Attributes:
+        depth: where the needle lies, 0 (start) .. 1 (end), float [N].
+        correct: bool [N]; of generated answers, whether they stand at their place, token for token.
+        loss: nats a token of the answer, float [N]; None for generated answers.
+        row: the row that asked, int [N]: answers of one row are not independent.
+        found: whether it is anywhere in what its row generated, bool [N]; None for teacher-forced answers.
+        reference: the answer as text, object [N].
+        said: all that its row generated, as text, object [N].
+    """
+
+    depth: np.ndarray
+    correct: np.ndarray
+    loss: np.ndarray | None = None
+    row: np.ndarray | None = None
+    found: np.ndarray | None = None
+    reference: np.ndarray | None = None
+    said: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if self.depth.shape != self.correct.shape:
+            raise ValueError(f"{self.depth.shape} depths for {self.correct.shape} answers")
+
+    @staticmethod
+    def joined(parts: Sequence["Answers"]) -> "Answers":
+        """Returns the answers of several batches as one; all have the same fields."""
+
+        def whole(name: str) -> Any:
+            values = [getattr(part, name) for part in parts]
+            return None if values[0] is None else np.concatenate(values)
+
+        return Answers(*map(whole, FIELDS))
+
+    def at(self, chosen: np.ndarray) -> "Answers":
+        """Returns the answers where a mask is set."""
+        values: list[Any] = [getattr(self, name) for name in FIELDS]
+        values = [None if value is None else value[chosen] for value in values]
+        return Answers(*values)
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """The counts of correct answers: see `counts`."""
+        return counts(self.correct, self.row)
+
+    @property
+    def rows(self) -> dict[str, Any] | None:
+        """The counts of rows, of which all answers must be correct; None where rows are not known."""
+        return None if self.row is None else counts(_whole(self.correct, self.row))
+
+    @property
+    def shares(self) -> dict[str, Any] | None:
+        """The counts of answers found anywhere in what was generated, and of rows with all of them."""
+        if self.found is None:
+            return None
+        rows = None if self.row is None else counts(_whole(self.found, self.row))
+        return {**counts(self.found, self.row), "rows": rows}
+
+
+FIELDS = tuple(one.name for one in fields(Answers))
+
+
+def _whole(correct: np.ndarray, row: np.ndarray) -> np.ndarray:
+    _, at = np.unique(row, return_inverse=True)
+    whole = np.ones(at.max(initial=-1) + 1, bool)
+    np.logical_and.at(whole, at, correct)
+    return whole
+
+
+def counts(correct: np.ndarray, row: np.ndarray | None = None) -> dict[str, Any]:
+    """Returns how many, how many correct, their share (None where there are none), and how sure that is.
+
+    `independent` is how many independent answers they are worth (eval/quality/intervals.py), `interval` Wilson's for
+    so many.
+    `few` says that cells of so few (`tasks.FEW`) cannot be ranked: at a half the 95% interval is wider than some 0.27.
+    """
+    examples, right = len(correct), int(correct.sum())
+    worth = intervals.independent(correct, row)
+    share = right / examples if examples else None
+    return {
+        "examples": examples,
+        "correct": right,
+        "accuracy": share,
+        "interval": intervals.score_interval(share or 0.0, worth),
+        "independent": worth,
+        "few": worth < tasks.FEW,
+    }
+
+
+def centres(bins: int) -> np.ndarray:
+    """Returns the centres of equal bins of the depth."""
+    return (np.arange(bins) + 0.5) / bins
+
+
+def nearest(depth: np.ndarray, depths: np.ndarray) -> np.ndarray:
+    """Returns the index of the grid's depth that is nearest to each depth, int [N]."""
+    return np.abs(depth[:, None] - depths[None, :]).argmin(axis=1)
+
+
+def by_depth(
+    forced: Answers, generated: Answers | None, depths: np.ndarray, merged: Mapping[int, Sequence[float]] | None = None
+) -> list[dict[str, Any]]:
+    """Returns a cell for each of `depths`: the answers that are nearest to it, teacher-forced and generated.
+
+    A cell without answers is left out. `merged` holds, by index, other depths of the grid that a cell stands for
+    ("merged"), where the row is too short to tell them apart.
+    """
+
+    def within(answers: Answers, index: int) -> Answers:
+        return answers.at(nearest(answers.depth, depths) == index)
+
+    found = []
+    for index, depth in enumerate(depths):
+        here = within(forced, index)
+        given = None if generated is None else within(generated, index)
+        cell = {
+            "depth": float(depth),
+            **here.counts,
+            "exact_match": given and given.counts,
+            "answers_found": given and given.shares,
+        }
+        if merged and merged.get(index):
+            cell["merged"] = list(merged[index])
+        if len(here.correct):
+            found.append(cell)
+    return found
+
+
+def overall(forced: Answers, generated: Answers | None) -> dict[str, Any]:
+    """Returns the counts over all depths, the mean loss of an answer's token, and those of generated answers."""
+    loss = float(forced.loss.mean()) if forced.loss is not None and len(forced.loss) else None
+    return {
+        **forced.counts,
+        "rows": forced.rows,
+        "loss": loss,
+        "exact_match": None if generated is None else {**generated.counts, "rows": generated.rows},
+        "answers_found": None if generated is None else generated.shares,
+    }
+
+
+def records(forced: Answers, generated: Answers | None) -> Iterator[dict[str, Any]]:
+    """Yields a record for each answer: how it was given, its row, depth, whether it is correct, its loss, its text."""
+    for how, answers in (("teacher_forced", forced), ("generated", generated)):
+        if answers is None:
+            continue
+        for index, right in enumerate(answers.correct):
+            yield {
+                "answer": how,
+                "row": _at(answers.row, index, int),
+                "depth": float(answers.depth[index]),
+                "correct": bool(right),
+                "found": _at(answers.found, index, bool),
+                "loss": _at(answers.loss, index, float),
+                "reference": _at(answers.reference, index, str),
+                "said": _at(answers.said, index, str),
+            }
+
+
+def _at(values: np.ndarray | None, index: int, kind: type) -> Any:
+    return None if values is None else kind(values[index])

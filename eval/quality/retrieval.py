@@ -1,0 +1,329 @@
+"""Retrieval over a grid of lengths, depths and numbers of needles: teacher-forced, and generated with a KV cache."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from configs import tasks
+from configs.errors import UserError
+from data import retrieval, streams
+from eval.progress import Silent
+from eval.quality import cells, effective, recall, scoring
+from eval.quality.cells import Answers
+from eval.variants import TRAINED, Variant, at_training_length, kinds, rows_at, variants
+from training.run_directory.run import Run, open_text
+
+MOST_ROWS = 2**32  # a length and point of depth
+NOTHING = Answers(np.zeros(0), np.zeros(0, bool))
+MEASURES = ("accuracy", "exact_match", "answers_found")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The answers at one length, under one scaling, with one number of needles."""
+
+    forced: Answers
+    generated: Answers | None
+    depths: np.ndarray  # of the grid
+    merged: Mapping[int, Sequence[float]] = field(default_factory=dict)  # see `cells.by_depth`
+
+
+def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
+    """Returns eval/retrieval.json's content.
+
+    `mqar` asks for the value of a key among the pairs at the row's beginning; the other tasks are those of
+    data/retrieval. `by_length` has an entry for each length, scaling and number of needles ("pairs"), `cells` for each
+    depth too. Three measures: `accuracy`, the share of answers whose every token is the likeliest one, teacher-forced;
+    `exact_match`, the share of answers generated at their place, token for token; `answers_found`, the share that
+    stand anywhere in what is generated (RULER's measure). `rows` count rows, of which every answer must be right.
+    Intervals are 95%, for as many answers as are independent (eval/quality/intervals.py).
+
+    `pairs` is the number that the run's headline is about: the one it trains with, or the largest asked. `accuracy` is
+    that at the training length, `effective_length` the longest up to which every length reaches the threshold
+    (eval/quality/effective.py), for other numbers under "by_pairs". `records` has every answer.
+    """
+    name = task_of(run)
+    task: Mqar | Task = Mqar(run) if name == "mqar" else Task(run, name)
+    numbers = sorted(set(run.config.eval.retrieval.needles)) or [task.own]
+    headline = task.own if task.own in numbers else numbers[-1]
+    measured, by_length, records = [], [], []
+    known: dict[Any, Found] = {}
+    grid = [(variant, number) for variant in _lengths(run.config) for number in numbers]
+    for variant, number in progress.track("retrieval", grid):
+        entry = {**variant.entry, "pairs": number}
+        reason = variant.reason or task.reason(variant.length, number)
+        if variant.model is None or reason:
+            by_length.append({**entry, "reason": reason, **cells.overall(NOTHING, None)})
+            continue
+        key = (number, scoring.function_key(variant.model, variant.length))
+        if key not in known:
+            known[key] = task.ask(variant, number)
+        found = known[key]
+        here = cells.by_depth(found.forced, found.generated, found.depths, found.merged)
+        measured += [{**entry, **cell} for cell in here]
+        by_length.append({**entry, **cells.overall(found.forced, found.generated)})
+        records += [{**entry, **record} for record in cells.records(found.forced, found.generated)]
+    own = [entry for entry in by_length if entry["pairs"] == headline]
+    effective_length = {**_effective(run, own)}
+    if len(numbers) > 1:
+        effective_length["by_pairs"] = {
+            str(number): _effective(run, [entry for entry in by_length if entry["pairs"] == number])
+            for number in numbers
+        }
+    return {
+        "task": name,
+        "pairs": headline,
+        "accuracy": next(e["accuracy"] for e in own if e["multiple"] == 1 and e["scaling"] == TRAINED),
+        "cells": measured,
+        "by_length": by_length,
+        "effective_length": effective_length,
+        "settings": task.settings,
+        "records": records,
+    }
+
+
+def _effective(run: Run, by_length: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    threshold = run.config.eval.retrieval.threshold
+    return {measure: effective.lengths(by_length, threshold, measure) for measure in MEASURES}
+
+
+def _lengths(config: ConfigDict) -> list[Variant]:
+    """Returns the variants asked for, and the run as it was trained, which `accuracy` is about."""
+    found = variants(config)
+    own = any(variant.multiple == 1 for variant in found)
+    return found if own else [at_training_length(config), *found]
+
+
+def task_of(run: Run) -> str:
+    """Returns the task: the one asked for, or the one the run trains on, or passkey where it reads text alone."""
+    return tasks.asked(run.config)
+
+
+def _batches(run: Run, variant: Variant) -> Iterator[tuple[int, int, int]]:
+    """Yields (first row, rows, how many of them count) over `eval.retrieval.examples` rows, all batches of one size."""
+    total = run.config.eval.retrieval.examples
+    rows = min(total, rows_at(variant.length, run.config.data.length, run.config.eval.batch_size))
+    for first in range(0, total, rows):
+        yield first, rows, min(rows, total - first)
+
+
+class Mqar:
+    """Key-value recall over bare pairs, asked again and again along the row."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.own = run, recall.pairs_of(run.config)
+        self.settings = {"counted": "each pair once, at the last question for it"}
+
+    def reason(self, length: int, pairs: int) -> str | None:
+        """Returns why the run cannot be asked at `length`, or None."""
+        return recall.reason(self.run.config, length, pairs)
+
+    def ask(self, variant: Variant, pairs: int) -> Found:
+        """Returns the answers at one length under one scaling."""
+        run, settings = self.run, self.run.config.eval.retrieval
+        forced, generated = [], []
+        for first, count, kept in _batches(run, variant):
+            rows = recall.rows(run.config, first, count, variant.length, pairs)
+            losses, likeliest = scoring.score(variant.model, run.params, rows.batch())
+            counted = rows.counted & (np.arange(count) < kept)[:, None]
+            right, numbers = (likeliest == rows.targets)[counted], first + np.nonzero(counted)[0]
+            told = _texts(rows.targets[counted])
+            forced.append(Answers(rows.depth[counted], right, losses[counted], numbers, reference=told))
+            if settings.generate:
+                prompts, targets = rows.tokens[:, : rows.last + 1], rows.targets[:kept, rows.last]
+                answer = _continued(run, variant, prompts, 1)[:kept]
+                generated.append(
+                    Answers(
+                        depth=rows.depth[:kept, rows.last],
+                        correct=answer[:, 0] == targets,
+                        row=first + np.arange(kept),
+                        found=(answer == targets[:, None]).any(axis=1),
+                        reference=_texts(targets),
+                        said=_texts(answer),
+                    )
+                )
+        given = Answers.joined(generated) if generated else None
+        return Found(Answers.joined(forced), given, cells.centres(settings.depths))
+
+
+class Task:
+    """A task of data/retrieval, over held-out rows; haystacks of text are cut from the validation split."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        self.run, self.settings = run, {"counted": "each answer, where what it is about lies"}
+        self.task: retrieval.Task | None = None
+        try:
+            self.task = make(run, name)
+        except UserError as error:  # a tokenizer of few characters, no text
+            self._why = str(error)
+        self.own = None if self.task is None else self.task.needles
+
+    def reason(self, length: int, needles: int | None) -> str | None:
+        """Returns why the run cannot be asked at `length`, or None."""
+        if self.task is None:
+            return self._why
+        needed, size = tasks.bare_vocabulary(self.run.config, self.task.name), self.run.config.model.vocab_size or 0
+        if size < needed:
+            return f"the model has {size} tokens, {self.task.name} needs {needed}"
+        short = self.task.shortest(needles) - 1
+        return f"needle and question take {short} tokens" if length < short else None
+
+    def ask(self, variant: Variant, needles: int | None) -> Found:
+        """Returns the answers at one length under one scaling.
+
+        Where a short row has no other place for the needle, two depths of the grid give one and the same row: it counts
+        once, or one answer would pass for several.
+        """
+        run, settings, task = self.run, self.run.config.eval.retrieval, self.task
+        assert task is not None, "there is a reason not to ask"
+        points = np.linspace(0.0, 1.0, settings.depths) if settings.depths > 1 else np.array([0.5])
+        depths = cells.centres(settings.depths) if task.all_depths else points
+        draw, length = retrieval.Draw(run.config.seed, held_out=True), variant.length + 1
+        forced, generated = [], []
+        asked: set[bytes] = set()
+        places: dict[int, set[int]] = {}
+        for point, depth in enumerate([None] if task.all_depths else points.tolist()):
+            for first, count, kept in _batches(run, variant):
+                rows = task.rows(draw, first, count, length=length, depth=depth, needles=needles)
+                if rows.spans.shape[1] == 1 and not task.all_depths:
+                    places.setdefault(point, set()).update(cells.nearest(rows.depths[:kept, 0], depths).tolist())
+                new = np.array([row.tobytes() not in asked for row in rows.tokens]) & (np.arange(count) < kept)
+                asked.update(row.tobytes() for row in rows.tokens[:kept])
+                if not new.any():
+                    continue
+                counted = (rows.spans[:, :, 1] > 0) & new[:, None]
+                losses, right = _forced(run, variant, rows)
+                number = first + point * MOST_ROWS
+                forced.append(_answers(rows, counted, right, number, loss=losses))
+                if settings.generate:
+                    counted &= rows.spans[:, :, 0] >= rows.prompts[:, None]
+                    right, found, said = _generated(run, variant, rows)
+                    generated.append(_answers(rows, counted, right, number, found=found, said=said))
+        given = Answers.joined(generated) if generated else None
+        return Found(Answers.joined(forced), given, depths, _merged(places, depths))
+
+
+def _merged(places: Mapping[int, set[int]], depths: np.ndarray) -> dict[int, list[float]]:
+    """Returns {index of a cell: the other depths of the grid whose every needle fell into it}."""
+    found: dict[int, list[float]] = {}
+    for point, cells_of in places.items():
+        if len(cells_of) == 1 and cells_of != {point}:
+            found.setdefault(next(iter(cells_of)), []).append(float(depths[point]))
+    return found
+
+
+def make(run: Run, name: str) -> retrieval.Task:
+    """Returns a task as a run is asked it, its haystack cut from the run's validation split where it is text.
+
+    Raises:
+        UserError: the run cannot be asked it: no tokenizer or one of few characters, or no text.
+    """
+    wanted = run.config.eval.retrieval.haystack
+    wanted = run.config.data.retrieval.haystack if wanted == "auto" else wanted
+    text = None
+    if name in tasks.IN_TEXT and run.tokenizer is not None and tasks.haystack(name, wanted) == "text":
+        corpus = open_text(run)
+        text = None if corpus is None else streams.open_stream(corpus, run.tokenizer, "validation")
+    return retrieval.make(name, run.config, run.tokenizer, text, wanted)
+
+
+def _forced(run: Run, variant: Variant, rows: retrieval.Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (each answer's mean loss in nats a token, whether each of its tokens was the likeliest), [n, A] both."""
+    losses, likeliest = scoring.score(variant.model, run.params, rows.batch())
+    column = np.arange(likeliest.shape[1]) + 1  # of the token that is predicted
+    # [n, A, T]
+    inside = (column >= rows.spans[:, :, :1]) & (column < rows.spans[:, :, 1:])
+    right = ((likeliest == rows.tokens[:, 1:])[:, None] | ~inside).all(axis=2)
+    return (losses[:, None] * inside).sum(axis=2) / np.maximum(inside.sum(axis=2), 1), right
+
+
+def _generated(run: Run, variant: Variant, rows: retrieval.Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Goes on greedily from each row's prompt, by as many tokens as its answers have and `extra_tokens` more.
+
+    Prompts of different lengths are padded on the left, to a width that batches share, so that few programs are
+    compiled.
+
+    Returns:
+        (whether each answer stands at its place, bool [n, A]; whether it stands anywhere in what was generated, bool
+        [n, A]; what was generated as text, object [n]).
+    """
+    longest = int((rows.ends - rows.prompts).max())
+    ragged = bool((rows.prompts != rows.prompts[0]).any())
+    width = rows.tokens.shape[1] - 1 if ragged else int(rows.prompts[0])
+    source = np.arange(width) - (width - rows.prompts[:, None])
+    mask = (source >= 0).astype(np.int32)
+    prompts = np.take_along_axis(rows.tokens, np.maximum(source, 0), axis=1)
+    answer = _continued(run, variant, prompts, longest, mask if ragged else None)
+    column = rows.prompts[:, None] + np.arange(longest)
+    same = answer[:, :longest] == np.take_along_axis(rows.tokens, np.minimum(column, rows.tokens.shape[1] - 1), axis=1)
+    inside = (column[:, None] >= rows.spans[:, :, :1]) & (column[:, None] < rows.spans[:, :, 1:])
+    right = (same[:, None] | ~inside).all(axis=2)
+    budgets = rows.ends - rows.prompts + answer.shape[1] - longest  # of each row's own answers, not the longest's
+    said = _texts([row[:most] for row, most in zip(answer, budgets, strict=True)], _words(run))
+    found = np.zeros(right.shape, bool)
+    for row, references in enumerate(rows.references):
+        found[row, : len(references)] = [holds(said[row], reference) for reference in references]
+    return right, found, said
+
+
+def holds(text: str, reference: str) -> bool:
+    """Tells whether a text holds a reference answer, in capitals or not, and not as part of a longer word or number.
+
+    RULER counts parts of longer words too; with numbers of two digits that would be right by chance.
+    """
+    return re.search(rf"(?<!\w){re.escape(reference)}(?!\w)", text, re.IGNORECASE) is not None
+
+
+def _continued(
+    run: Run, variant: Variant, prompts: np.ndarray, tokens: int, mask: np.ndarray | None = None
+) -> np.ndarray:
+    """Returns int [n, tokens + extra_tokens], or fewer where a learned table ends."""
+    assert variant.model is not None, "there is a reason not to ask"
+    most = tokens + run.config.eval.retrieval.extra_tokens
+    if "learned" in kinds(variant.model):
+        most = max(tokens, min(most, variant.model.position.max_length + 1 - prompts.shape[1]))
+    return scoring.answer(variant.model, run.params, prompts, max_new=most, mask_BT=mask)
+
+
+def _answers(
+    rows: retrieval.Rows,
+    counted: np.ndarray,
+    right: np.ndarray,
+    number: int,
+    *,
+    loss: np.ndarray | None = None,
+    found: np.ndarray | None = None,
+    said: np.ndarray | None = None,
+) -> Answers:
+    """Returns the answers that count, of [n, A]; `number` is the first row's."""
+    row, place = np.nonzero(counted)
+    return Answers(
+        depth=rows.depths[counted],
+        correct=right[counted],
+        loss=None if loss is None else loss[counted],
+        row=number + row,
+        found=None if found is None else found[counted],
+        reference=_texts([rows.references[r][p] for r, p in zip(row, place, strict=True)], str),
+        said=None if said is None else said[row],
+    )
+
+
+def _words(run: Run) -> Any:
+    in_words = tasks.asked(run.config) in tasks.IN_TEXT and run.tokenizer is not None
+    return run.tokenizer.decode if in_words and run.tokenizer is not None else _numbers
+
+
+def _numbers(tokens: Any) -> str:
+    """Returns tokens as numbers, as the references of tasks of bare tokens have them."""
+    return " ".join(map(str, np.atleast_1d(tokens).tolist()))
+
+
+def _texts(values: Any, text: Any = _numbers) -> np.ndarray:
+    """Returns the values as texts, object [n]."""
+    found = np.empty(len(values), object)
+    found[:] = [text(value) for value in values]
+    return found

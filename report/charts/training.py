@@ -1,0 +1,240 @@
+"""Charts of training and of cost: loss curves, loss by position, quality against what it costs."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from report.charts.figures import (
+    Figure,
+    both_ends,
+    colour,
+    cut,
+    dashes,
+    domain,
+    finish,
+    fit,
+    on,
+    shape,
+    si,
+    sized,
+    spanning,
+    tip,
+)
+from report.claims.comparable import REFUSED, marks
+from report.reading.directories import Arm, Run, Study, number
+from report.reading.frames import positions
+from report.reading.measures import (
+    from_eval,
+    from_info,
+    loss,
+    loss_unit,
+    median,
+    pooled,
+    retrieval_points,
+    train_memory,
+)
+from report.statistics.intervals import over_seeds
+
+LINES = 12000  # points a chart of curves may hold over all its lines
+THIN = 150  # runs up to which each seed has a thin line of its own beside its arm's mean
+
+
+def curves(study: Study, key: str, title: str, smooth: bool) -> Figure | None:
+    """Returns the loss over training tokens: a line a seed, and each arm's mean over its finished seeds.
+
+    Args:
+        key: "train_loss" or "val_loss" of metrics.jsonl.
+        smooth: average over neighbouring steps (exponential, over a twentieth of the run).
+    """
+    runs = [(arm, run) for arm in study.arms for run in arm.runs if len(_logged(run, key)) > 1]
+    if not runs:
+        return None
+    most = max(24, min(160, LINES // len(runs)))
+    thinly = len(runs) <= THIN
+    per_run = {(arm.name, run.seed): _thin(_series(run, key, smooth), most) for arm, run in runs}
+    means = {arm.name: _mean(arm, per_run) for arm in study.arms}
+    ends = _ends([per_run[arm.name, run.seed] for arm, run in runs if run.status == "done"] or list(per_run.values()))
+    data = {
+        "seeds": [
+            {"arm": arm, "line": f"{arm}/{seed}", "tokens": tokens, "loss": value}
+            for (arm, seed), series in (per_run.items() if thinly else ())
+            for tokens, value in cut(_pairs(series), ends[1])
+        ],
+        "means": [
+            {"arm": arm.name, "tokens": tokens, "loss": value, "seeds": len(arm.done)}
+            for arm in study.arms
+            for tokens, value in cut(_pairs(means[arm.name]), ends[1])
+        ],
+    }
+    names = [arm.name for arm in study.arms]
+    last = max((series.index.max() for series in per_run.values()), default=1.0)
+    x = alt.X("tokens:Q", title="training tokens", axis=si(), scale=spanning((0.0, 1.02 * last)))
+    y = alt.Y("loss:Q", title=f"{title}, {loss_unit(study)}", scale=spanning(ends))
+    thin = on("seeds").mark_line(strokeWidth=0.8, strokeOpacity=0.4).encode(x, y, colour(names), detail="line:N")
+    thick = on("means").mark_line(strokeWidth=2).encode(x, y, colour(names), *dashes(names))
+    tips = tip(("arm:N", "arm", ""), ("tokens:Q", "tokens", ",.0f"), ("loss:Q", "loss", ".4f"))
+    tips += tip(("seeds:Q", "seeds", ""))
+    hover = on("means").mark_point(filled=True, fillOpacity=0, opacity=1, size=80).encode(x, y, tooltip=tips)
+    caption = "Thick: mean over finished seeds."
+    caption += " Thin: each seed." if thinly else f" Beyond {THIN} runs, seeds have no lines of their own."
+    caption += " Smoothed over a twentieth of the run." if smooth else ""
+    caption += " What lies above the top is cut." if any(series.max() > ends[1] for series in per_run.values()) else ""
+    spec = finish(sized(alt.layer(thin, thick, hover)), data)
+    lines = _lines(runs, key, per_run, thinly, most)
+    return Figure(key.replace("_", "-"), title.capitalize(), caption, spec, lines=lines)
+
+
+def _lines(
+    runs: list[tuple[Arm, Run]], key: str, per_run: dict[tuple[str, int], pd.Series], thinly: bool, most: int
+) -> dict[str, Any]:
+    """Returns each run's line as drawn and as logged, and once the tokens that lines share."""
+    places: dict[tuple[float, ...], int] = {}
+    found = []
+    for arm, run in runs:
+        drawn = per_run[arm.name, run.seed]
+        logged = _thin(_series(run, key, smooth=False), most)
+        place = places.setdefault(tuple(drawn.index.to_list()), len(places))
+        one = {"arm": arm.name, "seed": str(run.seed), "done": run.status == "done"}
+        one |= {"at": place, "drawn": _short(drawn)}
+        found.append(one | ({} if one["drawn"] == _short(logged) else {"logged": _short(logged)}))
+    return {"thin": thinly, "tokens": [list(one) for one in places], "runs": found}
+
+
+def _short(series: pd.Series) -> list[float]:
+    return [float(f"{value:.5g}") for value in series.to_list()]
+
+
+def _logged(run: Run, key: str) -> list[tuple[float, float]]:
+    pairs = [(number(row.get("tokens")), number(row.get(key))) for row in run.metrics]
+    return [(tokens, value) for tokens, value in pairs if math.isfinite(tokens) and math.isfinite(value)]
+
+
+def _series(run: Run, key: str, smooth: bool) -> pd.Series:
+    pairs = dict(_logged(run, key))
+    series = pd.Series(list(pairs.values()), index=list(pairs), dtype=float)
+    return series.ewm(span=max(1.0, len(series) / 20)).mean() if smooth else series
+
+
+def _thin(series: pd.Series, most: int) -> pd.Series:
+    if len(series) <= most:
+        return series
+    kept = sorted({round(index * (len(series) - 1) / (most - 1)) for index in range(most)})
+    return series.iloc[kept]
+
+
+def _pairs(series: pd.Series) -> list[tuple[float, float]]:
+    return list(zip(series.index.to_list(), series.to_list(), strict=True))
+
+
+def _mean(arm: Arm, per_run: dict[tuple[str, int], pd.Series]) -> pd.Series:
+    """Returns the mean over finished seeds at the tokens that all of them logged."""
+    done = [per_run[arm.name, run.seed] for run in arm.done if (arm.name, run.seed) in per_run]
+    return pd.concat(done, axis=1, join="inner").mean(axis=1) if done else pd.Series(dtype=float)
+
+
+def _ends(lines: list[pd.Series]) -> tuple[float, float]:
+    """Returns what the axis spans: the losses after the first tenth, which would squeeze all others."""
+    return domain(value for line in lines for value in line.iloc[len(line) // 10 :].to_list())
+
+
+def by_position(study: Study) -> Figure | None:
+    """Returns the loss by position in the row at the training length, the mean over seeds with its 95% band."""
+    rows: list[dict[str, Any]] = []
+    for arm in study.arms:
+        bins: dict[float, list[float]] = {}
+        for run in arm.done:
+            for middle, value in positions(run):
+                bins.setdefault(middle, []).append(value)
+        for middle, values in sorted(bins.items()):
+            one = over_seeds(values)
+            rows.append(
+                {
+                    "arm": arm.name,
+                    "position": middle,
+                    "loss": one.mean,
+                    "low": one.low,
+                    "high": one.high,
+                    "seeds": one.count,
+                }
+            )
+    if not rows:
+        return None
+    names = [arm.name for arm in study.arms]
+    places = [row["position"] for row in rows]
+    scale_x = alt.Scale(type="log", base=2, nice=False, domain=[min(places) / 1.12, max(places) * 1.12])
+    x = alt.X("position:Q", title="position in the row, tokens", scale=scale_x)
+    ends = domain((row["loss"] for row in rows), both_ends(rows))
+    fit(rows, ends)
+    scale = spanning(ends)
+    what = f"validation loss, {loss_unit(study)}"
+    y, bottom = (alt.Y(name, title=what, scale=scale) for name in ("loss:Q", "bottom:Q"))
+    band = on("rows").mark_area(fillOpacity=0.13).encode(x, bottom, colour(names), y2="top:Q")
+    line = on("rows").mark_line(strokeWidth=1.8).encode(x, y, colour(names), *dashes(names))
+    tips = tip(("arm:N", "arm", ""), ("position:Q", "position", ".0f"), ("loss:Q", "loss", ".4f"))
+    tips += tip(("low:Q", "95% from", ".4f"), ("high:Q", "to", ".4f"), ("seeds:Q", "seeds", ""))
+    dots = (
+        on("rows").mark_point(filled=True, size=28, opacity=1).encode(x, y, colour(names), shape(names), tooltip=tips)
+    )
+    caption = "Mean over seeds at the training length, by bins of position; band: 95% t-interval over seeds."
+    return Figure(
+        "loss-by-position", "Loss by position", caption, finish(sized(alt.layer(band, line, dots)), {"rows": rows})
+    )
+
+
+COSTS: list[tuple[str, str, Callable[[Run], float]]] = [
+    ("train-speed", "training tokens/s", from_eval("throughput", "train", "tokens_per_second")),
+    ("decode-speed", "decoded tokens/s", from_eval("throughput", "decode", "tokens_per_second")),
+    ("parameters", "parameters", from_info("parameters", "total")),
+    ("kv-bytes", "KV cache, bytes/token", from_info("kv_bytes_per_token")),
+    ("memory", "train step's peak memory, bytes", train_memory),
+]
+
+
+def costs(study: Study) -> list[Figure]:
+    """Returns quality against each cost in which the arms differ by more than 1%."""
+    found = [_cost(study, *cost) for cost in COSTS] if len(study.arms) > 1 else []
+    return [figure for figure in found if figure is not None]
+
+
+def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -> Figure | None:
+    by_loss = any(math.isfinite(loss(arm).mean) for arm in study.arms)
+    rows: list[dict[str, Any]] = []
+    apart = [name for name, found in marks(study).items() if any(mark.level == REFUSED for mark in found)]
+    for arm in study.arms:
+        if arm.name in apart:
+            continue
+        quality = loss(arm) if by_loss else pooled(p for p in retrieval_points(arm) if p.key == (1.0, "trained"))
+        cost = median(arm, measure)
+        if math.isfinite(quality.mean) and math.isfinite(cost):
+            row = {"arm": arm.name, "cost": cost, "quality": quality.mean}
+            rows.append(row | {"low": quality.low, "high": quality.high, "seeds": quality.count})
+    values = [row["cost"] for row in rows]
+    if len(rows) < 2 or max(values) <= 1.01 * min(values):
+        return None
+    names = [arm.name for arm in study.arms]
+    what = f"validation loss, {loss_unit(study)}" if by_loss else "retrieval at the training length"
+    x = alt.X("cost:Q", title=label, scale=spanning(domain(values, pad=0.12)), axis=si(4))
+    ends = domain((row["quality"] for row in rows), both_ends(rows)) if by_loss else (0.0, 1.0)
+    fit(rows, ends)
+    scale = spanning(ends)
+    y = alt.Y("quality:Q", title=what, scale=scale)
+    bar = (
+        on("rows")
+        .mark_rule(strokeWidth=1.2, strokeOpacity=0.7)
+        .encode(x, alt.Y("bottom:Q", scale=scale, title=what), colour(names), y2="top:Q")
+    )
+    tips = tip(("arm:N", "arm", ""), ("cost:Q", label, ",.4~s"), ("quality:Q", what, ".4f"))
+    tips += tip(("low:Q", "95% from", ".4f"), ("high:Q", "to", ".4f"), ("seeds:Q", "seeds", ""))
+    dot = on("rows").mark_point(filled=True, size=70, opacity=1).encode(x, y, colour(names), shape(names), tooltip=tips)
+    layers = [bar, dot]
+    if len(rows) <= 12:
+        layers.append(on("rows").mark_text(align="left", dx=8, dy=-7).encode(x, y, text="arm:N"))
+    side = "loss: lower is better" if by_loss else "higher is better"
+    interval = "95% t-interval over seeds (over tokens where there is one seed)" if by_loss else "Wilson's 95% interval"
+    title = f"Quality against {label.split(',')[0]}"
+    caption = f"{side.capitalize()}. Bars: {interval}; what reaches beyond the frame is cut."
+    caption += f" Left out, not comparable: {', '.join(apart)}." if apart else ""
+    return Figure(f"quality-{key}", title, caption, finish(sized(alt.layer(*layers)), {"rows": rows}))

@@ -1,0 +1,192 @@
+"""Which arms may be compared with the baseline, and what must be said of those that differ in more than is asked."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from report.page.formats import count, counted, listed, percent, plural
+from report.reading import selecting
+from report.reading.directories import Arm, Run, Study, dig, items, mapping, number, text
+from report.reading.measures import from_info, median
+
+REFUSED = "not comparable"  # no claim is made
+DIFFERS = "differs"  # the claim stands with its qualification
+NOTE = "note"  # worth knowing
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One way in which an arm differs from the baseline: `short` for a table, `words` for a sentence."""
+
+    level: str
+    short: str
+    words: str
+
+
+def marks(study: Study) -> dict[str, list[Mark]]:
+    """Returns for every arm but the reference how it is not comparable; arms without finished runs have no marks."""
+    reference = reference_arm(study)
+    if reference is None or not reference.done:
+        return {}
+    others = [arm for arm in study.arms if arm is not reference and arm.done]
+    doubts = {arm.name: selecting.warnings(study, arm) for arm in study.arms}
+    return {
+        arm.name: [*_marks(arm, reference), *_doubtful([*doubts[arm.name], *doubts[reference.name]])] for arm in others
+    }
+
+
+def _doubtful(found: list[tuple[str, str]]) -> list[Mark]:
+    return [Mark(DIFFERS, short, words) for short, words in found]
+
+
+def reference_arm(study: Study) -> Arm | None:
+    """Returns the baseline, or the first arm where the study names none; None for a study of fewer than two arms."""
+    if len(study.arms) < 2:
+        return None
+    return study.arm(study.baseline) or study.arms[0]
+
+
+def within(arm: Arm) -> list[Mark]:
+    """Returns how the arm's own seeds differ from one another in what they should share."""
+    found = []
+    for level, short, read in _SHARED:
+        values = _values(arm, read)
+        if len(values) > 1:
+            words = f"its own seeds have different {_NAMES[short]} ({', '.join(sorted(values))})"
+            found.append(Mark(level if level == NOTE else DIFFERS, short, words))
+    return found
+
+
+def _marks(arm: Arm, reference: Arm) -> list[Mark]:
+    found = []
+    for level, short, read in _SHARED:
+        mine, other = _values(arm, read), _values(reference, read)
+        if short in _MEASURED and not (mine and other):
+            continue
+        if mine != other:
+            words = f"other {_NAMES[short]} ({_listed(mine)} against {_listed(other)})"
+            found.append(Mark(level, short, words))
+    found += _ratio(arm, reference, "parameters", from_info("parameters", "total"), DIFFERS)
+    # Arms that share a budget of time or FLOPs see as many tokens as it buys them, which is what such a budget asks.
+    bought = any(text(dig(run.info, "budget", "kind")) in ("seconds", "flops") for run in reference.done)
+    found += _ratio(arm, reference, "training tokens", from_info("tokens"), NOTE if bought else DIFFERS)
+    found += _ratio(arm, reference, "FLOPs/token", from_info("flops_per_token", "value"), NOTE)
+    found += [
+        Mark(DIFFERS, label, f"was to have equal {label}, and is {percent(off)} off")
+        for label, off in agreements(arm, reference)
+        if off > 0.01
+    ]
+    mine, other = ({str(run.seed) for run in one.done} for one in (arm, reference))
+    if mine != other:
+        words = f"other seeds done ({_listed(mine)} against {_listed(other)})"
+        if len(mine) != len(other):
+            words = f"{plural(len(mine), 'seed')} done against {len(other)}"
+        found.append(Mark(DIFFERS, "seeds", words))
+    return found + within(arm)
+
+
+_COUNTS: dict[str, tuple[str, Callable[[Run], float]]] = {
+    "parameters": ("parameters", from_info("parameters", "total")),
+    "flops": ("FLOPs/token", from_info("flops_per_token", "value")),
+    "kv_bytes": ("KV bytes/token", from_info("kv_bytes_per_token")),
+}
+
+
+def agreements(arm: Arm, reference: Arm) -> list[tuple[str, float]]:
+    """Returns (what, how far off as a share) for each count in which the sweep made the arm equal to the reference.
+
+    The counts are those that the runs recorded, not those that were aimed at. Arms that were both made equal to a third
+    agree as well.
+    """
+
+    def root(one: Arm, equal: str) -> str:
+        return next((text(match.get("to")) for match in one.matches if match.get("equal") == equal), one.name)
+
+    found = []
+    for equal, (label, read) in _COUNTS.items():
+        mine, other = median(arm, read), median(reference, read)
+        if root(arm, equal) == root(reference, equal) and math.isfinite(mine) and other > 0:
+            found.append((label, abs(mine / other - 1)))
+    return found
+
+
+def matched(found: Sequence[tuple[str, float]]) -> str:
+    """Returns `agreements` in words, never nearer than they are: `matched parameters within 0.1%`; empty for none."""
+    near = [(label, off) for label, off in found if off <= 0.01]
+    told = [
+        f"{label} " + (f"within {math.ceil(1e3 * off - 1e-9) / 10:g}%" if off else "exactly") for label, off in near
+    ]
+    return f"matched {listed(told)}" if told else ""
+
+
+def _ratio(arm: Arm, reference: Arm, short: str, read: Callable[[Run], float], level: str) -> list[Mark]:
+    mine, other = median(arm, read), median(reference, read)
+    if not (math.isfinite(mine) and math.isfinite(other) and other > 0) or abs(mine / other - 1) <= 0.01:
+        return []
+    direction = "more" if mine > other else "fewer"
+    words = f"{percent(abs(mine / other - 1))} {direction} {short} ({count(mine)} against {count(other)})"
+    return [Mark(level, short, words)]
+
+
+def _values(arm: Arm, read: Callable[[Run], str]) -> set[str]:
+    return {value for run in arm.done if (value := read(run))}
+
+
+def _listed(values: set[str]) -> str:
+    return ", ".join(sorted(values)) or "not recorded"
+
+
+def _fingerprint(run: Run) -> str:
+    return text(dig(run.info, "data", "fingerprint"))[:12]
+
+
+def _budget(run: Run) -> str:
+    raw = mapping(run.info.get("budget"))
+    amount = number(raw.get("amount"))
+    return f"{counted(amount)} {text(raw.get('kind'))}" if math.isfinite(amount) else ""
+
+
+def _devices(run: Run) -> str:
+    found = [mapping(device) for device in items(run.info, "devices")]
+    return " + ".join(_device(device) for device in found)
+
+
+def _device(raw: dict[str, Any]) -> str:
+    amount = text(raw.get("count"))
+    return f"{amount + ' x ' if amount else ''}{text(raw.get('kind')) or text(raw.get('platform'))}"
+
+
+def _scored(run: Run) -> str:
+    tokens = number(dig(run.evals.get("loss"), "tokens"))
+    return f"{counted(tokens)} tokens" if math.isfinite(tokens) else ""
+
+
+def _commit(run: Run) -> str:
+    commit = text(run.info.get("git_commit"))[:10]
+    return f"{commit} with uncommitted changes" if commit and run.info.get("git_dirty") is True else commit
+
+
+_SHARED: list[tuple[str, str, Callable[[Run], str]]] = [
+    (REFUSED, "data", _fingerprint),
+    (REFUSED, "validation", _scored),
+    (REFUSED, "task", lambda run: text(dig(run.evals.get("retrieval"), "task"))),
+    (DIFFERS, "budget", _budget),
+    (DIFFERS, "kernel", lambda run: text(run.info.get("attention_kernel"))),
+    (DIFFERS, "dtype", lambda run: text(run.info.get("dtype"))),
+    (DIFFERS, "devices", _devices),
+    (NOTE, "commit", _commit),
+    (NOTE, "JAX", lambda run: text(dig(run.info, "versions", "jax"))),
+]
+_MEASURED = ("validation", "task")  # known only where the evaluation ran
+_NAMES = {
+    "data": "data",
+    "validation": "validation tokens",
+    "task": "retrieval task",
+    "budget": "budget",
+    "kernel": "attention kernel",
+    "dtype": "dtype",
+    "devices": "devices",
+    "commit": "git commit",
+    "JAX": "JAX version",
+}

@@ -1,0 +1,256 @@
+"""What is shown and what is not, in words: one sentence a comparison."""
+
+import math
+from dataclasses import dataclass
+
+from report.claims.comparable import DIFFERS, NOTE, REFUSED, marks, matched, reference_arm, within
+from report.claims.comparing import (
+    MISSING,
+    ONE_SEED,
+    RESOLVED,
+    UNRESOLVED,
+    Comparison,
+    ScalingLine,
+    ScalingTable,
+    comparisons,
+    scaling_tables,
+)
+from report.page.formats import PLUS_MINUS, counted, decimals, fixed, interval, listed, multiple, percent, plural
+from report.reading import selecting
+from report.reading.directories import Study, Sweep
+from report.reading.measures import scaling_label
+from report.statistics import aggregates, solving
+from report.statistics.intervals import Difference, Estimate
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence and what kind of claim it makes: one of the verdicts, or "note"."""
+
+    verdict: str
+    text: str
+
+
+def arms(study: Study) -> list[Sentence]:
+    """Returns what the study shows of each arm against its baseline, the resolved first and of them the largest."""
+    found = comparisons(study)
+    order = {RESOLVED: 0, UNRESOLVED: 1, ONE_SEED: 2, REFUSED: 3, MISSING: 4}
+    ranked = sorted(found, key=lambda one: (one.measure != "loss", order[one.verdict], -_size(one)))
+    said = [Sentence(one.verdict, _arm(one)) for one in ranked]
+    return said + [Sentence("note", text) for text in (solving.sentence(study), _over_tasks(study)) if text]
+
+
+def _over_tasks(study: Study) -> str:
+    """Returns the arms over all retrieval conditions and seeds in words; empty where there are not several."""
+    found = aggregates.table(study)
+    if found is None:
+        return ""
+    arms = [f"{one.arm} {percent(one.iqm)}{_between(one.interval)}" for one in found.arms]
+    chances = [
+        f"{one.arm} {percent(one.improvement)}{_between(one.improvement_interval)}"
+        for one in found.arms
+        if one.improvement is not None
+    ]
+    few = "" if all(math.isfinite(one.interval[0]) for one in found.arms) else "; too few seeds for intervals"
+    return (
+        f"Over {plural(len(found.tasks), 'condition')} ({listed(list(found.tasks))} tokens) and all seeds, the mean of "
+        f"the middle half of accuracies (IQM): {listed(arms)}. Probability that a run beats one of {found.baseline}: "
+        f"{listed(chances)}{few}."
+    )
+
+
+def _between(ends: tuple[float, float]) -> str:
+    return f" [{percent(ends[0])}, {percent(ends[1])}]" if math.isfinite(ends[0]) else ""
+
+
+def _size(one: Comparison) -> float:
+    return abs(one.difference.mean) if one.verdict == RESOLVED else 0.0
+
+
+def _arm(one: Comparison) -> str:
+    what = "loss" if one.measure == "loss" else "retrieval at the training length"
+    pair = f"{one.arm} against {one.baseline}, {what}"
+    if one.verdict == MISSING:
+        return f"{pair}: cannot be told, {one.why}."
+    if one.verdict == REFUSED:
+        return f"{pair}: not comparable ({one.why}), so no difference is claimed."
+    if one.verdict == ONE_SEED:
+        return _one_seed(one, pair)
+    equal = matched(one.matched)
+    return f"{_claim(one, what)}{f'; {equal}' if equal else ''}{_qualification(one)}."
+
+
+def _claim(one: Comparison, what: str) -> str:
+    gap = one.difference
+    seeds = plural(len(gap.seeds), "seed")
+    if one.verdict == UNRESOLVED:
+        shown = amount(one.measure, gap.mean, gap.half, signed=True)
+        half = _within(one.measure, gap)
+        return (
+            f"{one.arm} against {one.baseline}, {what}: no difference resolved{_correction(one)} ({shown} {half}, "
+            f"{seeds}{_seen(one)})"
+        )
+    winner, loser = (one.arm, one.baseline) if one.better else (one.baseline, one.arm)
+    turned = gap.mean < 0
+    low, high = (-gap.high, -gap.low) if turned else (gap.low, gap.high)
+    what = "" if one.measure == "loss" else f" in {what}"
+    shown = amount(one.measure, abs(gap.mean), gap.half)
+    return (
+        f"{winner} beats {loser}{what} by {shown} {_ends(one.measure, low, high, gap.half)}, {seeds}{_correction(one)}"
+    )
+
+
+def _seen(one: Comparison) -> str:
+    """Returns what the design could have seen, where something could be told of it."""
+    smallest = one.smallest_seen
+    if not (math.isfinite(smallest) and smallest > 0):
+        return ""
+    return f"; a true {amount(one.measure, smallest, one.difference.half)} would have been seen 4 times in 5"
+
+
+def _one_seed(one: Comparison, pair: str) -> str:
+    gap = one.difference
+    lower = "lower" if gap.mean < 0 else "higher"
+    noise = "validation tokens" if one.measure == "loss" else "examples"
+    return (
+        f"{pair}: one seed cannot resolve anything about seeds. In seed {gap.seeds[0]} alone {one.arm} is "
+        f"{amount(one.measure, abs(gap.mean), one.mine.half)} {lower} ({_value(one.measure, one.mine)} against "
+        f"{_value(one.measure, one.other)}; intervals over {noise}: measurement noise only)"
+        f"{_qualification(one)}."
+    )
+
+
+def _correction(one: Comparison) -> str:
+    """Returns what Holm's correction says, where there are several comparisons and it decides something."""
+    over = f"Holm's correction ({one.family} comparisons)"
+    if one.family < 2 or not one.difference.resolved:
+        return ""
+    return f"; holds after {over}" if one.verdict == RESOLVED else f" after {over}, though by itself it would be"
+
+
+def _qualification(one: Comparison) -> str:
+    found = [mark.words for mark in one.marks if mark.level == DIFFERS]
+    return f"; not like for like: {'; '.join(found)}" if found else ""
+
+
+def amount(measure: str, value: float, half: float = math.nan, signed: bool = False) -> str:
+    """Returns a difference with its unit: nats for a loss, points (of 100) for a share."""
+    sign = "+" if signed and value > 0 else ""
+    if measure == "loss":
+        return f"{sign}{fixed(value, decimals(half, most=4))} nats"
+    return f"{sign}{fixed(100 * value, 1)} points"
+
+
+def _within(measure: str, gap: Difference) -> str:
+    half = max(gap.high - gap.mean, gap.mean - gap.low)
+    return PLUS_MINUS + (fixed(half, decimals(half, most=4)) if measure == "loss" else fixed(100 * half, 1))
+
+
+def _ends(measure: str, low: float, high: float, half: float) -> str:
+    return interval(low, high, decimals(half, most=4)) if measure == "loss" else interval(100 * low, 100 * high, 1)
+
+
+def _value(measure: str, one: Estimate) -> str:
+    if measure != "loss":
+        ends = f" [{percent(one.low)}, {percent(one.high)}]" if math.isfinite(one.low) else ""
+        return f"{percent(one.mean)}{ends}"
+    ends = interval(one.low, one.high)
+    return f"{fixed(one.mean)}{' ' + ends if ends else ''}"
+
+
+def scalings(study: Study) -> tuple[list[Sentence], list[Sentence]]:
+    """Returns what the RoPE scalings show: of the baseline at its longest length, and of the other arms and lengths."""
+    tables = scaling_tables(study)
+    names = list(dict.fromkeys(table.arm for table in tables))
+    reference = reference_arm(study)
+    leading = reference.name if reference is not None and reference.name in names else next(iter(names), "")
+    longest = {
+        measure: max(
+            (table.multiple for table in tables if (table.arm, table.measure) == (leading, measure)), default=0.0
+        )
+        for measure in ("loss", "retrieval")
+    }
+    first: list[Sentence] = []
+    rest: list[Sentence] = []
+    for table in tables:
+        leads = table.arm == leading and table.multiple == longest[table.measure]
+        (first if leads else rest).append(_scaling(study, table))
+    return first, rest
+
+
+def _scaling(study: Study, table: ScalingTable) -> Sentence:
+    own = [arm for arm in study.arms if arm.name == table.arm]
+    label = {line.scaling: scaling_label(own, line.scaling) for line in table.lines}
+    values = [f"{label[line.scaling]} {_value(table.measure, line.estimate)}" for line in table.lines]
+    what = "loss" if table.measure == "loss" else "retrieval"
+    tokens = f" ({counted(table.length)} tokens)" if math.isfinite(table.length) else ""
+    unit = " nats" if table.measure == "loss" else ""
+    head = f"{table.arm}, {what} at {multiple(table.multiple)} the training length{tokens}: {listed(values)}{unit}"
+    gaps = [line for line in table.lines if line.difference is not None and line.difference.seeds]
+    reference = label[table.lines[0].scaling]
+    if not gaps:
+        return Sentence("note", f"{head}.")
+    if table.seeds < 2:
+        noise = "validation tokens" if table.measure == "loss" else "examples"
+        tail = (
+            f"One seed cannot resolve anything about seeds; these are intervals over {noise}, measurement noise only."
+        )
+        return Sentence(ONE_SEED, f"{head}. {tail}")
+    resolved = [_moved(table.measure, line, label) for line in gaps if line.resolved]
+    open_ = [_open(table.measure, line, label) for line in gaps if not line.resolved]
+    parts = [f"Against {reference}: {'; '.join(resolved)}"] if resolved else []
+    if open_:
+        parts.append(f"{'Not' if parts else f'Against {reference} not'} resolved: {listed(open_)}")
+    return Sentence(RESOLVED if resolved else UNRESOLVED, f"{head}, {plural(table.seeds, 'seed')}. {'. '.join(parts)}.")
+
+
+def _moved(measure: str, line: ScalingLine, label: dict[str, str]) -> str:
+    gap = line.difference
+    assert gap is not None
+    low, high = (-gap.high, -gap.low) if gap.mean < 0 else (gap.low, gap.high)
+    way = "lower" if gap.mean < 0 else "higher"
+    shown = amount(measure, abs(gap.mean), gap.half)
+    return f"{label[line.scaling]} {way} by {shown} {_ends(measure, low, high, gap.half)}"
+
+
+def _open(measure: str, line: ScalingLine, label: dict[str, str]) -> str:
+    gap = line.difference
+    assert gap is not None
+    return f"{label[line.scaling]} ({amount(measure, gap.mean, gap.half, signed=True)} {_within(measure, gap)})"
+
+
+def comparability(study: Study) -> list[Sentence]:
+    """Returns a sentence for each arm that differs from the baseline in more than the question."""
+    reference = reference_arm(study)
+    found = []
+    for name, own in marks(study).items():
+        for level in (REFUSED, DIFFERS, NOTE):
+            words = [mark.words for mark in own if mark.level == level]
+            if words and reference is not None:
+                said = "is not comparable with" if level == REFUSED else "differs from"
+                found.append(Sentence(level, f"{name} {said} {reference.name}: {'; '.join(words)}."))
+    for arm in study.arms:
+        if arm is reference or reference is None:
+            found += [Sentence(mark.level, f"{arm.name}: {mark.words}.") for mark in within(arm)]
+    return sorted(found, key=lambda one: (REFUSED, DIFFERS, NOTE).index(one.verdict))
+
+
+def state(sweep: Sweep) -> str:
+    """Returns how many runs there are, and in which state."""
+    counts: dict[str, int] = {}
+    for run in sweep.runs:
+        counts[run.status] = counts.get(run.status, 0) + 1
+    if not counts:
+        return "no runs"
+    return f"{plural(sum(counts.values()), 'run')}: {', '.join(f'{n} {status}' for status, n in counts.items())}"
+
+
+def preface(study: Study) -> str:
+    """Returns against what the study's arms are compared, or why nothing is."""
+    reference = reference_arm(study)
+    if reference is None:
+        only = f" {study.arms[0].name}" if study.arms else ""
+        return f"One arm,{only}: nothing to compare it with." if only else "No arms."
+    named = "the baseline" if study.baseline else "the first arm, since the study names no baseline"
+    said = f"Every arm against {reference.name}, {named}. Lower loss is better; higher retrieval is better."
+    return f"{said} {selecting.preface(study)}".strip()

@@ -1,0 +1,399 @@
+"""The table of arms: as rows of raw numbers (CSV), and as formatted cells for the page, Markdown and LaTeX."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from configs import tasks
+from configs.errors import ConfigError
+from report.charts import heads
+from report.claims.comparable import Mark, agreements, marks, matched, reference_arm
+from report.claims.comparing import Comparison, comparisons
+from report.page import formats
+from report.page.formats import DASH, PLUS_MINUS, decimals, fixed, interval, percent
+from report.reading.directories import Arm, Study, dig
+from report.reading.measures import (
+    TRAINED,
+    Number,
+    answers,
+    bits_per_byte,
+    effective_lengths,
+    from_eval,
+    from_info,
+    has_scalings,
+    loss,
+    loss_unit,
+    median,
+    memory_source,
+    names,
+    pooled,
+    retrieval_lengths,
+    retrieval_points,
+    skipped,
+    spread,
+    train_memory,
+)
+from report.statistics.intervals import Estimate
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: `text`, a second smaller line `sub`, what it sorts by, and where it is a dash why."""
+
+    text: str
+    sub: str = ""
+    sort: float | str = math.nan
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. `paper` columns go into LaTeX too; `note` explains the heading; `source` is "file: key" of a run."""
+
+    key: str
+    heading: str
+    note: str = ""
+    numeric: bool = True
+    paper: bool = True
+    source: str = ""
+
+
+LOSS = "eval/loss.json:loss"
+AT_LEAST = "\N{GREATER-THAN OR EQUAL TO}"
+RETRIEVAL = "eval/retrieval.json:by_length"
+EFFECTIVE = "eval/retrieval.json:effective_length.accuracy"
+_DIFFERENCE = Column("difference", f"{formats.DELTA} baseline", "nats, paired by seed", source=LOSS)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The arms of one study: columns, a row of cells an arm, notes below, and the raw numbers."""
+
+    study: Study
+    columns: list[Column]
+    rows: list[tuple[Arm, list[Cell]]]
+    raw: list[dict[str, Any]]
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why there are dashes, and which conditions evaluations left out: each reason once."""
+        found = [cell.why for _, cells in self.rows for cell in cells if cell.why]
+        for arm, _ in self.rows:
+            found += [f"{arm.name}: no {left}: {reason}" for reason, left in skipped(arm).items()]
+        return list(dict.fromkeys(found))
+
+
+def build(study: Study) -> Table:
+    """Returns the study's table."""
+    by_arm = {one.arm: one for one in comparisons(study) if one.measure == "loss"}
+    differing = marks(study)
+    lengths = retrieval_lengths(study)
+    columns = _columns(study, lengths, bool(by_arm))
+    rows, raw = [], []
+    for arm in study.arms:
+        cells = _cells(study, arm, lengths, by_arm.get(arm.name), differing.get(arm.name, []))
+        rows.append((arm, [cells[column.key] for column in columns]))
+        raw.append(_raw(study, arm, lengths, by_arm.get(arm.name), differing.get(arm.name, [])))
+    return Table(study, columns, rows, raw)
+
+
+def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]:
+    columns = [Column("arm", "arm", numeric=False)]
+    if _asked(study, "loss"):
+        columns += [Column("loss", "val. loss", f"{loss_unit(study)}, 95% interval", source=LOSS)]
+        columns += [_DIFFERENCE] if compared else []
+    if len(study.arms) > 1:
+        columns += [Column("comparable", "like for like", numeric=False, paper=False)]
+    if _asked(study, "loss") and not answers(study):
+        columns += [Column("bits", "bits/byte", source="eval/loss.json:bits_per_byte")]
+    if _asked(study, "retrieval"):
+        own = ", own scaling" if has_scalings(study) else ""
+        columns += [
+            Column(f"retrieval {length:g}", f"retrieval @{length:g}", f"right{own}, 95%", source=RETRIEVAL)
+            for length in lengths
+        ] or [Column("retrieval", "retrieval", "right", source=RETRIEVAL)]
+        if any(effective_lengths(arm)[0] for arm in study.arms):
+            columns += [Column("effective", "effective length", _threshold(study), source=EFFECTIVE)]
+    if _asked(study, "throughput"):
+        speed = "eval/throughput.json:{}.tokens_per_second"
+        columns += [Column(part, part, "tokens/s", source=speed.format(part)) for part in ("train", "decode")]
+    if _asked(study, "memory"):
+        columns += [Column("memory", "memory", "train step, peak", source="eval/memory.json:compiled.train_step.peak")]
+    if _asked(study, "heads"):
+        columns += [Column(*shown[:3], paper=False, source=f"eval/heads.json:{shown[3]}") for shown in heads.SHOWN]
+    columns += [
+        Column("parameters", "parameters", source="run.json:parameters.total"),
+        Column("flops", "FLOPs/token", source="run.json:flops_per_token.value"),
+        Column("kv", "KV cache", "bytes/token", source="run.json:kv_bytes_per_token"),
+        Column("kernel", "kernel", "attention, as run", numeric=False, source="run.json:attention_kernel"),
+        Column("seeds", "seeds", "done/ failed/ diverged", numeric=False),
+    ]
+    return columns
+
+
+def _asked(study: Study, name: str) -> bool:
+    return name in study.evals or any(name in run.evals for arm in study.arms for run in arm.runs)
+
+
+def _cells(
+    study: Study, arm: Arm, lengths: list[float], compared: Comparison | None, differing: list[Mark]
+) -> dict[str, Cell]:
+    cells = {
+        "arm": Cell(arm.name, sort=arm.name),
+        "loss": _estimate(loss(arm), _why(arm, "loss")),
+        "difference": _difference(study, arm, compared),
+        "bits": _estimate(bits_per_byte(arm), _why(arm, "loss")),
+        "retrieval": Cell(DASH, why=_why(arm, "retrieval")),
+        "effective": _effective(arm),
+        "train": _rate(arm, "train"),
+        "decode": _rate(arm, "decode"),
+        "memory": _memory(arm),
+        "parameters": _plain(arm, from_info("parameters", "total"), formats.count),
+        "flops": _plain(arm, from_info("flops_per_token", "value"), formats.count),
+        "kv": _plain(arm, from_info("kv_bytes_per_token"), formats.memory),
+        "kernel": _name(arm, "attention_kernel"),
+        "seeds": _seeds(arm),
+        "comparable": _comparable(study, arm, differing),
+    }
+    for key, *_, measure, show in heads.SHOWN:
+        value = heads.number_of(arm, measure)
+        cells[key] = Cell(show(value), "", value) if math.isfinite(value) else Cell(DASH, why=_why(arm, "heads"))
+    for length in lengths:
+        points = [p for p in retrieval_points(arm) if p.length == length and p.scaling == TRAINED]
+        share = pooled(points)
+        elsewhere = f"{arm.name}: retrieval not evaluated at {length:g} tokens"
+        cells[f"retrieval {length:g}"] = _share(share, elsewhere if retrieval_points(arm) else _why(arm, "retrieval"))
+    return cells
+
+
+def _threshold(study: Study) -> str:
+    """Returns what the effective length means, where all arms have one threshold."""
+    found = {effective_lengths(arm)[1] for arm in study.arms if effective_lengths(arm)[0]}
+    given = found.pop() if len(found) == 1 else ""
+    try:
+        value, above = tasks.threshold(given)
+    except ConfigError:
+        return "tokens"
+    named = f" ({given})" if given in tasks.THRESHOLDS else ""
+    return f"tokens, accuracy {'above' if above else 'at least'} {100 * value:g}%{named}"
+
+
+def _effective(arm: Arm) -> Cell:
+    """Returns the median over seeds of the longest length that holds, with the least and the largest below."""
+    found, _ = effective_lengths(arm)
+    if not found:
+        return Cell(DASH, why=_why(arm, "retrieval"))
+    length, bounded = found[(len(found) - 1) // 2]  # of two in the middle the lower one
+    at_least = "" if bounded else AT_LEAST  # the longest that was asked still held
+    low, high = found[0][0], found[-1][0]
+    over = f"{low:g}\N{EN DASH}{high:g} over {len(found)} seeds" if low != high else formats.plural(len(found), "seed")
+    return Cell(f"{at_least}{length:g}", over, length)
+
+
+def _estimate(one: Estimate, why: str) -> Cell:
+    if not math.isfinite(one.mean):
+        return Cell(DASH, why=why)
+    places = decimals(one.half, most=4) if one.over == "seeds" else 3
+    ends = interval(one.low, one.high, places)
+    sub = f"{ends} tokens only" if one.over == "tokens" else ends or "1 seed"
+    return Cell(fixed(one.mean, places), sub, one.mean)
+
+
+def _share(one: Estimate, why: str) -> Cell:
+    if not math.isfinite(one.mean):
+        return Cell(DASH, why=why)
+    ends = f"[{100 * one.low:.1f}, {100 * one.high:.1f}]"
+    return Cell(percent(one.mean), f"{ends} n={one.examples}", one.mean)
+
+
+def _difference(study: Study, arm: Arm, one: Comparison | None) -> Cell:
+    if one is None:
+        return Cell("baseline" if study.baseline else "reference", sort=0.0)
+    if not math.isfinite(one.difference.mean) or one.verdict == "not comparable":
+        return Cell(DASH, why=f"{arm.name}: {one.why}" if one.why else "")
+    places = decimals(one.difference.half, most=4)
+    sign = "+" if one.difference.mean > 0 else ""
+    half = f"{PLUS_MINUS}{fixed(one.difference.half, places)}" if math.isfinite(one.difference.half) else "1 seed"
+    return Cell(f"{sign}{fixed(one.difference.mean, places)}", f"{half}, {one.verdict}", one.difference.mean)
+
+
+def _rate(arm: Arm, part: str) -> Cell:
+    measure = from_eval("throughput", part, "tokens_per_second")
+    value = median(arm, measure)
+    if not math.isfinite(value):
+        return Cell(DASH, why=_why(arm, "throughput"))
+    low, high = spread(arm, measure, lambda run: dig(run.evals.get("throughput"), part, "spread"))
+    ends = f"{formats.count(low)}\N{EN DASH}{formats.count(high)}" if math.isfinite(low + high) else ""
+    return Cell(formats.count(value), ends, value)
+
+
+def _memory(arm: Arm) -> Cell:
+    value = median(arm, train_memory)
+    if not math.isfinite(value):
+        return Cell(DASH, why=_why(arm, "memory"))
+    return Cell(formats.memory(value), memory_source(arm), value)
+
+
+def _plain(arm: Arm, measure: Number, show: Callable[[float], str]) -> Cell:
+    value = median(arm, measure)
+    why = f"{arm.name}: not in run.json" if arm.done else _why(arm, "")
+    return Cell(show(value), "", value) if math.isfinite(value) else Cell(DASH, why=why)
+
+
+def _name(arm: Arm, key: str) -> Cell:
+    found = ", ".join(names(arm, lambda run: run.info.get(key)))
+    return Cell(found, sort=found) if found else Cell(DASH, why=_why(arm, ""))
+
+
+def _seeds(arm: Arm) -> Cell:
+    def amount(*statuses: str) -> int:
+        return sum(run.status in statuses for run in arm.runs)
+
+    done, failed, diverged = amount("done"), amount("failed", "unreadable"), amount("diverged")
+    rest = len(arm.runs) - done - failed - diverged
+    sub = f"of {len(arm.runs)}, {rest} to come" if rest else f"of {len(arm.runs)}"
+    return Cell(f"{done} / {failed} / {diverged}", sub, f"{done:06d}")
+
+
+def _comparable(study: Study, arm: Arm, differing: list[Mark]) -> Cell:
+    if arm is reference_arm(study):
+        return Cell("baseline" if study.baseline else "reference")
+    if not arm.done:
+        return Cell(DASH, why=_why(arm, ""))
+    equal = matched(agreements(arm, reference)) if (reference := reference_arm(study)) else ""
+    if not differing:
+        return Cell("yes", equal)
+    levels = {mark.level for mark in differing}
+    shorts = ", ".join(dict.fromkeys(mark.short for mark in differing))
+    head = "no" if "not comparable" in levels else "differs" if "differs" in levels else "yes, note"
+    return Cell(head, f"{shorts}; {equal}" if equal else shorts, head)
+
+
+def _why(arm: Arm, evaluation: str) -> str:
+    """Returns why the arm has nothing from an evaluation: its runs' states, or what is missing of the finished ones."""
+    if not arm.done:
+        states = formats.listed(list(dict.fromkeys(run.status for run in arm.runs))) or "absent"
+        return f"{arm.name}: no finished run ({states})"
+    reasons = [run.missing[evaluation] for run in arm.done if evaluation in run.missing]
+    return f"{arm.name}: {reasons[0]}" if reasons else f"{arm.name}: no finite value"
+
+
+def _raw(
+    study: Study, arm: Arm, lengths: list[float], compared: Comparison | None, differing: Iterable[Mark]
+) -> dict[str, Any]:
+    one, bits = loss(arm), bits_per_byte(arm)
+    row: dict[str, Any] = {
+        "study": study.name,
+        "arm": arm.name,
+        "baseline": study.baseline or "",
+        "loss": one.mean,
+        "loss_low": one.low,
+        "loss_high": one.high,
+        "loss_interval_over": one.over,
+        "bits_per_byte": bits.mean,
+        "bits_per_byte_low": bits.low,
+        "bits_per_byte_high": bits.high,
+        "loss_difference": compared.difference.mean if compared else math.nan,
+        "loss_difference_low": compared.difference.low if compared else math.nan,
+        "loss_difference_high": compared.difference.high if compared else math.nan,
+        "loss_difference_p": compared.difference.p if compared else math.nan,
+        "loss_difference_p_holm": compared.p_holm if compared else math.nan,
+        "loss_difference_smallest_seen": compared.smallest_seen if compared else math.nan,
+        "verdict": compared.verdict if compared else "",
+    }
+    for length in lengths:
+        share = pooled(p for p in retrieval_points(arm) if p.length == length and p.scaling == TRAINED)
+        row[f"retrieval_{length:g}"] = share.mean
+        row[f"retrieval_{length:g}_low"] = share.low
+        row[f"retrieval_{length:g}_high"] = share.high
+        row[f"retrieval_{length:g}_examples"] = share.examples
+    lasting = effective_lengths(arm)[0]
+    row["effective_length"] = lasting[(len(lasting) - 1) // 2][0] if lasting else math.nan
+    row |= {f"heads_{key}": heads.number_of(arm, measure) for key, *_, measure, _ in heads.SHOWN}
+    states = [run.status for run in arm.runs]
+    return row | {
+        "train_tokens_per_second": median(arm, from_eval("throughput", "train", "tokens_per_second")),
+        "prefill_tokens_per_second": median(arm, from_eval("throughput", "prefill", "tokens_per_second")),
+        "decode_tokens_per_second": median(arm, from_eval("throughput", "decode", "tokens_per_second")),
+        "train_memory_bytes": median(arm, train_memory),
+        "train_memory_source": memory_source(arm),
+        "parameters": median(arm, from_info("parameters", "total")),
+        "parameters_non_embedding": median(arm, from_info("parameters", "non_embedding")),
+        "flops_per_token": median(arm, from_info("flops_per_token", "value")),
+        "kv_bytes_per_token": median(arm, from_info("kv_bytes_per_token")),
+        "attention_kernel": ", ".join(names(arm, lambda run: run.info.get("attention_kernel"))),
+        "dtype": ", ".join(names(arm, lambda run: run.info.get("dtype"))),
+        "seeds": len(arm.runs),
+        "seeds_done": states.count("done"),
+        "seeds_failed": states.count("failed") + states.count("unreadable"),
+        "seeds_diverged": states.count("diverged"),
+        "marks": "; ".join(f"{mark.level}: {mark.words}" for mark in differing),
+    }
+
+
+def markdown(tables: list[Table]) -> str:
+    """Returns the tables as Markdown, one heading a study."""
+    parts = []
+    for table in tables:
+        head = [formats.markdown(_heading(column)) for column in table.columns]
+        lines = [f"| {' | '.join(head)} |"]
+        lines += [f"|{'|'.join('---:' if column.numeric else ':---' for column in table.columns)}|"]
+        for _, cells in table.rows:
+            shown = [formats.markdown(f"{cell.text} {cell.sub}".strip()) for cell in cells]
+            lines += [f"| {' | '.join(shown)} |"]
+        notes = "".join(f"\n- {formats.markdown(reason)}" for reason in table.reasons)
+        notes = f"\n\n{DASH} means not there:\n{notes}" if notes else ""
+        body = "\n".join(lines)
+        parts.append(f"## {formats.markdown(table.study.title)}\n\n{body}{notes}\n")
+    return "\n".join(parts) or "No arms.\n"
+
+
+def _heading(column: Column) -> str:
+    return f"{column.heading} ({column.note})" if column.note else column.heading
+
+
+def latex(tables: list[Table]) -> str:
+    """Returns the tables as LaTeX (booktabs), one table environment a study."""
+    parts = ["% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
+    for table in tables:
+        kept = [index for index, column in enumerate(table.columns) if column.paper]
+        columns = [table.columns[index] for index in kept]
+        align = "".join("r" if column.numeric else "l" for column in columns)
+        tops = " & ".join(formats.latex(column.heading) for column in columns)
+        units = " & ".join(
+            f"{{\\scriptsize {formats.latex(column.note)}}}" if column.note else "" for column in columns
+        )
+        rows = [line for _, cells in table.rows for line in _latex_row([cells[index] for index in kept])]
+        parts.append(
+            "\n".join(
+                [
+                    r"\begin{table*}[t]",
+                    r"  \centering\small",
+                    rf"  \caption{{{formats.latex(table.study.title)}}}",
+                    rf"  \label{{tab:{formats.slug(table.study.name)}}}",
+                    r"  \resizebox{\textwidth}{!}{%",
+                    rf"  \begin{{tabular}}{{@{{}}{align}@{{}}}}",
+                    r"    \toprule",
+                    rf"    {tops} \\",
+                    rf"    {units} \\",
+                    r"    \midrule",
+                    *[f"    {row}" for row in rows],
+                    r"    \bottomrule",
+                    r"  \end{tabular}}",
+                    r"\end{table*}",
+                ]
+            )
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _latex_row(cells: list[Cell]) -> list[str]:
+    """Returns an arm's two lines: the values, and below them in small type their intervals."""
+    above = " & ".join(formats.latex(cell.text) for cell in cells)
+    below = " & ".join(_latex_small(cell.sub) for cell in cells)
+    return [rf"{above} \\[-2pt]", rf"{below} \\[1pt]"]
+
+
+def _latex_small(text: str) -> str:
+    return rf"{{\scriptsize {formats.latex(text)}}}" if text else ""

@@ -1,0 +1,1 @@
+"""Reading: sweep and run directories as plain objects and tidy frames."""

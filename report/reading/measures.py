@@ -1,0 +1,339 @@
+"""What the arms measured: values by seed and estimates over seeds, taken from the evaluations of finished runs."""
+
+import functools
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from configs import tasks
+from report.reading.directories import Arm, Run, Study, dig, items, mapping, number, objects, text
+from report.statistics.intervals import NOTHING, Estimate, over_seeds, wilson
+
+TRAINED = "trained"  # the evaluations' word for a run's own RoPE scaling, unchanged
+SCALINGS = (TRAINED, "none", "linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3", "longrope")
+NOUNS = {"mqar": "pairs", "mqar_gaps": "pairs", "variable_tracking": "hops"}
+NOUNS |= {"selective_copy": "tokens", "induction_repeat": "tokens"}
+FEW = tasks.FEW  # independent examples, below which cells cannot be ranked
+Number = Callable[[Run], float]
+
+
+def from_eval(name: str, *keys: str) -> Number:
+    """Returns a function that takes a number out of a run's evaluation."""
+    return lambda run: number(dig(run.evals.get(name), *keys))
+
+
+def from_info(*keys: str) -> Number:
+    """Returns a function that takes a number out of a run's run.json."""
+    return lambda run: number(dig(run.info, *keys))
+
+
+def by_seed(arm: Arm, measure: Number) -> dict[int, float]:
+    """Returns {seed: value} of the arm's finished runs that have a finite one."""
+    found = {run.seed: measure(run) for run in arm.done}
+    return {seed: value for seed, value in found.items() if math.isfinite(value)}
+
+
+def with_noise(runs: Iterable[Run], value: Number, interval: Callable[[Run], Any]) -> Estimate:
+    """Returns the mean over runs with its t-interval; for one run with the interval its evaluation gave, if any."""
+    found = [(run, value(run)) for run in runs]
+    found = [(run, one) for run, one in found if math.isfinite(one)]
+    estimate = over_seeds(one for _, one in found)
+    if estimate.count != 1:
+        return estimate
+    low, high = bounds(interval(found[0][0]))
+    if not low <= estimate.mean <= high:
+        return estimate
+    return Estimate(estimate.mean, low, high, 1, "tokens")
+
+
+def bounds(raw: Any) -> tuple[float, float]:
+    """Returns the two ends of an interval; nan where there is none."""
+    if not isinstance(raw, list) or len(raw) != 2:
+        return math.nan, math.nan
+    return number(raw[0]), number(raw[1])
+
+
+def loss(arm: Arm) -> Estimate:
+    """Returns the validation loss, nats a token."""
+    return with_noise(arm.done, from_eval("loss", "loss"), lambda run: dig(run.evals.get("loss"), "loss_interval"))
+
+
+def bits_per_byte(arm: Arm) -> Estimate:
+    """Returns the validation loss in bits a byte of text."""
+    interval = "bits_per_byte_interval"
+    return with_noise(arm.done, from_eval("loss", "bits_per_byte"), lambda run: dig(run.evals.get("loss"), interval))
+
+
+def train_memory(run: Run) -> float:
+    """Returns bytes: the train step's peak as compiled, else parameters, gradients and optimizer by formula.
+
+    A device's own peak is not taken: it counts all that its process did, evaluations included.
+    """
+    raw = run.evals.get("memory")
+    peak = number(dig(raw, "compiled", "train_step", "peak"))
+    if math.isfinite(peak):
+        return peak
+    return sum(number(dig(raw, "formula", part)) for part in ("parameters", "gradients", "optimizer"))
+
+
+def memory_source(arm: Arm) -> str:
+    """Returns where `train_memory` came from: "compiled" or "formula" ("" for none)."""
+    raws = [run.evals["memory"] for run in arm.done if "memory" in run.evals]
+    compiled = any(math.isfinite(number(dig(raw, "compiled", "train_step", "peak"))) for raw in raws)
+    return "compiled" if compiled else "formula" if raws else ""
+
+
+def answers(study: Study) -> bool:
+    """True where the loss is that of a task's answers, for runs that do not train on text."""
+    found = {text(dig(run.evals.get("loss"), "source")) for arm in study.arms for run in arm.done}
+    return bool(found - {"", "text"})
+
+
+def loss_unit(study: Study) -> str:
+    """Returns what the study's losses are counted in."""
+    return "nats/answer" if answers(study) else "nats/token"
+
+
+def spread(arm: Arm, measure: Number, quartiles: Callable[[Run], Any]) -> tuple[float, float]:
+    """Returns the least and the largest over seeds; for one seed the quartiles over its repeats."""
+    found = list(by_seed(arm, measure).values())
+    if len(found) == 1:
+        return bounds(next(quartiles(run) for run in arm.done if math.isfinite(measure(run))))
+    return (min(found), max(found)) if found else (math.nan, math.nan)
+
+
+def median(arm: Arm, measure: Number) -> float:
+    """Returns the median over seeds; nan for none."""
+    found = list(by_seed(arm, measure).values())
+    return statistics.median(found) if found else math.nan
+
+
+def names(arm: Arm, value: Callable[[Run], Any]) -> list[str]:
+    """Returns the different texts that the arm's finished runs give, in order of seed."""
+    return list(dict.fromkeys(found for run in arm.done if (found := text(value(run)))))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One evaluation of a run at one length under one scaling, and for retrieval at one depth."""
+
+    arm: str
+    seed: int
+    length: float
+    multiple: float
+    scaling: str
+    value: float  # nats a token, or a share
+    low: float
+    high: float
+    correct: float = math.nan
+    examples: float = math.nan
+    depth: float = math.nan
+    independent: float = math.nan  # how many independent examples they are worth: answers of one row are not
+    pairs: float = math.nan  # pairs, needles, hops or tokens a row
+    merged: tuple[float, ...] = ()  # other depths that this cell stands for
+
+    @property
+    def worth(self) -> tuple[float, float]:
+        """(correct, examples), counted as far as they are independent."""
+        if not self.independent < self.examples:
+            return self.correct, self.examples
+        return self.value * self.independent, self.independent
+
+    @property
+    def key(self) -> tuple[float, str]:
+        """(multiple, scaling): points with one key are seeds of one condition."""
+        return self.multiple, self.scaling
+
+
+def _once(points_of: Callable[..., list[Point]]) -> Callable[..., list[Point]]:
+    """Keeps with each arm what was read from it: tables and charts ask for the same points many times."""
+
+    @functools.wraps(points_of)
+    def kept(arm: Arm, *args: Any, **options: Any) -> list[Point]:
+        found = vars(arm).setdefault("_points", {})
+        key = (points_of.__name__, args, tuple(sorted(options.items())))
+        if key not in found:
+            found[key] = points_of(arm, *args, **options)
+        return list(found[key])
+
+    return kept
+
+
+@_once
+def loss_points(arm: Arm) -> list[Point]:
+    """Returns the losses by length of the arm's finished runs."""
+    points = []
+    for run in arm.done:
+        for raw in objects(run.evals.get("loss"), "by_length"):
+            low, high = bounds(raw.get("interval"))
+            points.append(_point(arm, run, raw, number(raw.get("loss")), low, high))
+    return [point for point in points if math.isfinite(point.value) and point.multiple > 0]
+
+
+def sliding_points(arm: Arm) -> list[Point]:
+    """Returns the losses by length in sliding windows, of the arm's finished runs that measured them."""
+    points = []
+    for run in arm.done:
+        for raw in objects(run.evals.get("loss"), "by_length"):
+            found = mapping(raw.get("sliding"))
+            low, high = bounds(found.get("interval"))
+            points.append(_point(arm, run, raw, number(found.get("loss")), low, high))
+    return [point for point in points if math.isfinite(point.value) and point.multiple > 0]
+
+
+def effective_lengths(arm: Arm) -> tuple[list[tuple[float, bool]], str]:
+    """Returns ([effective length, whether a longer one was asked and failed] of each finished run, the threshold).
+
+    Of teacher-forced accuracy under the arm's own scaling.
+    """
+    found, thresholds = [], []
+    for run in arm.done:
+        evaluated = run.evals.get("retrieval")
+        one = mapping(dig(evaluated, "effective_length", "accuracy", TRAINED))
+        length = number(one.get("length"))
+        if math.isfinite(length):
+            found.append((length, one.get("bounded") is True))
+            thresholds.append(text(dig(evaluated, "settings", "retrieval", "threshold")))
+    return sorted(found), thresholds[0] if len(set(thresholds)) == 1 else ""
+
+
+@_once
+def retrieval_points(arm: Arm, cells: bool = False, *, measure: str = "accuracy", every: bool = False) -> list[Point]:
+    """Returns shares by length, or by length and depth (`cells`), of the arm's finished runs.
+
+    Args:
+        measure: accuracy (teacher-forced), exact_match or answers_found (both generated).
+        every: for every number of pairs that was asked; without, the run's own (its file's `pairs`).
+    """
+    points = []
+    for run in arm.done:
+        evaluated = run.evals.get("retrieval")
+        headline = number(dig(evaluated, "pairs"))
+        for raw in objects(evaluated, "cells" if cells else "by_length"):
+            pairs = number(raw.get("pairs"))
+            if not every and math.isfinite(headline) and math.isfinite(pairs) and pairs != headline:
+                continue
+            counts = raw if measure == "accuracy" else mapping(raw.get(measure))
+            points.append(_share(arm, run, raw, counts))
+    kept = [point for point in points if point.multiple > 0 and (not cells or math.isfinite(point.depth))]
+    return [point for point in kept if math.isfinite(point.value)]
+
+
+def skipped(arm: Arm) -> dict[str, str]:
+    """Returns {reason: the conditions that evaluations left out for it}, e.g. lengths beyond a learned table."""
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for run in arm.done:
+        for measure in ("loss", "retrieval"):
+            for raw in objects(run.evals.get(measure), "by_length"):
+                if reason := text(raw.get("reason")):
+                    condition = (measure, text(raw.get("length")), text(raw.get("scaling")))
+                    found.setdefault(reason, []).append(condition)
+    return {reason: _conditions(list(dict.fromkeys(conditions))) for reason, conditions in found.items()}
+
+
+def _conditions(conditions: list[tuple[str, str, str]]) -> str:
+    """Returns the conditions in words, the lengths of one measure under one scaling together."""
+    lengths: dict[tuple[str, str], list[str]] = {}
+    for measure, length, scaling in conditions:
+        lengths.setdefault((measure, scaling), []).append(length)
+    scalings: dict[tuple[str, str], list[str]] = {}
+    for (measure, scaling), tokens in lengths.items():
+        scalings.setdefault((measure, ", ".join(tokens)), []).append(scaling)
+    parts = [
+        f"{measure} at {tokens} tokens" + ("" if kinds == [TRAINED] else f" ({', '.join(kinds)})")
+        for (measure, tokens), kinds in scalings.items()
+    ]
+    return "; ".join(parts)
+
+
+def _point(arm: Arm, run: Run, raw: dict[str, Any], value: float, low: float, high: float) -> Point:
+    length, multiple = number(raw.get("length")), number(raw.get("multiple"))
+    scaling = text(raw.get("scaling")) or TRAINED
+    counts = number(raw.get("correct")), number(raw.get("examples"))
+    return Point(arm.name, run.seed, length, multiple, scaling, value, low, high, *counts, number(raw.get("depth")))
+
+
+def _share(arm: Arm, run: Run, raw: dict[str, Any], counts: dict[str, Any]) -> Point:
+    correct, examples = number(counts.get("correct")), number(counts.get("examples"))
+    independent = number(counts.get("independent"))
+    independent = min(independent, examples) if 0 < independent < math.inf else examples
+    share = _clustered(correct, examples, independent)
+    point = _point(arm, run, raw, share.mean, share.low, share.high)
+    merged = tuple(number(depth) for depth in items(raw, "merged"))
+    pairs = number(raw.get("pairs"))
+    return replace(point, correct=correct, examples=examples, independent=independent, pairs=pairs, merged=merged)
+
+
+def _clustered(correct: float, examples: float, independent: float) -> Estimate:
+    """Returns the share with Wilson's interval for as many examples as are independent."""
+    share = wilson(correct, examples)
+    if not math.isfinite(share.mean) or not independent < examples:
+        return share
+    ends = wilson(independent * share.mean, independent)
+    return replace(share, low=ends.low, high=ends.high) if math.isfinite(ends.mean) else share
+
+
+def pooled(points: Iterable[Point]) -> Estimate:
+    """Returns the share over all examples of all seeds with Wilson's interval for those that are independent."""
+    points = list(points)
+    correct, examples = sum(point.correct for point in points), sum(point.examples for point in points)
+    worth = (point.independent if math.isfinite(point.independent) else point.examples for point in points)
+    share = _clustered(correct, examples, sum(worth))
+    seeds = len({point.seed for point in points})
+    return Estimate(share.mean, share.low, share.high, seeds, "examples", share.examples) if seeds else NOTHING
+
+
+def mean_loss(points: Iterable[Point]) -> Estimate:
+    """Returns the mean loss over seeds with its t-interval; for one seed with its interval over tokens."""
+    points = list(points)
+    estimate = over_seeds(point.value for point in points)
+    if estimate.count == 1 and points[0].low <= estimate.mean <= points[0].high:
+        return Estimate(estimate.mean, points[0].low, points[0].high, 1, "tokens")
+    return estimate
+
+
+def scaling_order(scaling: str) -> tuple[int, str]:
+    """Returns a sort key: the run's own scaling first, then the known kinds, then others by name."""
+    return (SCALINGS.index(scaling) if scaling in SCALINGS else len(SCALINGS)), scaling
+
+
+def scaling_label(arms: Iterable[Arm], scaling: str) -> str:
+    """Returns the words for a scaling; the run's own is named by what the runs were trained with."""
+    if scaling != TRAINED:
+        return scaling
+    kinds = {_own_scaling(arm) for arm in arms}
+    return kinds.pop() if len(kinds) == 1 else "as trained"
+
+
+def _own_scaling(arm: Arm) -> str:
+    position = mapping(dig(arm.config or (arm.runs[0].config if arm.runs else {}), "model", "position"))
+    if text(position.get("kind")) != "rope":
+        return "as trained"
+    kind = text(dig(position, "rope", "scaling", "kind"))
+    return "raw RoPE" if kind == "none" else f"as trained ({kind})" if kind else "as trained"
+
+
+def retrieval_lengths(study: Study) -> list[float]:
+    """Returns the lengths at which some arm's own setting was asked to retrieve, rising."""
+    points = [point for arm in study.arms for point in retrieval_points(arm) if point.scaling == TRAINED]
+    return sorted({point.length for point in points if math.isfinite(point.length)})
+
+
+def counted(study: Study) -> str:
+    """Returns a sentence on which answers retrieval counted, where the evaluations agree on it."""
+    found = {text(dig(run.evals.get("retrieval"), "settings", "counted")) for arm in study.arms for run in arm.done}
+    words = found - {""}
+    return f" Counted: {words.pop()}." if len(words) == 1 else ""
+
+
+def noun(study: Study) -> str:
+    """Returns what the study's retrieval task holds a number of: pairs, hops, tokens or needles."""
+    found = {text(dig(run.evals.get("retrieval"), "task")) for arm in study.arms for run in arm.done} - {""}
+    return NOUNS.get(next(iter(found)), "needles") if len(found) == 1 else "needles"
+
+
+def has_scalings(study: Study) -> bool:
+    """True where some run was evaluated under a scaling it was not trained with."""
+    return any(point.scaling != TRAINED for arm in study.arms for point in loss_points(arm) + retrieval_points(arm))

@@ -1,0 +1,89 @@
+"""Where each number was read, and the commands that make it again."""
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from report.page.formats import fixed
+from report.page.table import Table
+from report.reading.directories import Arm, Run, Study, Sweep, dig, number, text
+from report.reading.measures import from_eval
+
+FILES = ("config.json", "run.json", "metrics.jsonl", "log.txt", "tracker.json")
+ROOT = '"$SWEEP"'  # the sweep's directory, wherever the reader has it
+AGAIN = '"$AGAIN"'
+
+
+def sources(table: Table) -> list[tuple[str, str, str]]:
+    """Returns (number, file and key it was read from, command of the evaluation) for each column that has one."""
+    found = []
+    for column in table.columns:
+        if column.source:
+            file, _, key = column.source.partition(":")
+            name = Path(file).stem
+            command = f"python -m eval.run --workdir=RUN --evals={name}" if file.startswith("eval/") else "train.py"
+            found.append((column.heading, f"{file}: {key}" if key else file, command))
+    return found
+
+
+def commands(sweep: Sweep, run: Run, evals: list[str]) -> list[str]:
+    """Returns the shell lines that train a run again and evaluate it, in the checkout; texts in them are quoted."""
+    place = f"{ROOT}/{shlex.quote(_inside(sweep, run))}" if _inside(sweep, run) else ROOT
+    again = f"{AGAIN}/{shlex.quote(_inside(sweep, run))}" if _inside(sweep, run) else AGAIN
+    commit = text(run.info.get("git_commit"))
+    lines = [f"git checkout {shlex.quote(commit)}"] if commit else []
+    if commit and run.info.get("git_dirty") is True:
+        lines = [f"{lines[0]}  # the run had uncommitted changes on top, which nobody can check out"]
+    lines.append(f"python train.py --config={place}/config.json --workdir={again}")
+    made = [name for name in dict.fromkeys([*evals, *run.evals]) if name in run.evals]
+    if made:
+        lines.append(f"python -m eval.run --workdir={again} --evals={shlex.quote(','.join(made))}")
+    return lines
+
+
+def whole(sweep: Sweep) -> str:
+    """Returns the command that makes the whole sweep again; empty where no sweep file is known."""
+    if not sweep.file:
+        return ""
+    return f"python -m sweeps.launch --sweep={shlex.quote(sweep.file)} --out={AGAIN}"
+
+
+def _inside(sweep: Sweep, run: Run) -> str:
+    relative = os.path.relpath(run.directory, sweep.directory)
+    return "" if relative == "." else Path(relative).as_posix()
+
+
+def all_arms(study: Study) -> list[Arm]:
+    """Returns the study's arms, and those that tried hyperparameters for them."""
+    return [*study.arms, *(study.selection.trials if study.selection else [])]
+
+
+def listed(study: Study, out: Path) -> list[dict[str, Any]]:
+    """Returns every run of a study with its state, its loss and links to its files, seen from the report's folder."""
+    loss = from_eval("loss", "loss")
+    found = []
+    for arm in all_arms(study):
+        for run in arm.runs:
+            step, seconds = number(run.info.get("step")), number(dig(run.info, "wall_time", "train"))
+            found.append(
+                {
+                    "run": run,
+                    "step": "" if step != step else f"{step:,.0f}",
+                    "loss": fixed(loss(run), 4),
+                    "seconds": "" if seconds != seconds else f"{seconds:,.0f} s",
+                    "device": text(dig((run.info.get("devices") or [{}])[0], "kind")) if run.info else "",
+                    "commit": text(run.info.get("git_commit"))[:10],
+                    "files": links(run, out),
+                }
+            )
+    return found
+
+
+def links(run: Run, out: Path) -> list[tuple[str, str]]:
+    """Returns (name, relative address) of the run's files that are there."""
+    names = [*FILES, *(f"eval/{name}.json" for name in run.evals), "eval/retrieval.parquet"]
+    there = [name for name in names if (run.directory / name).exists()]
+    start = Path(os.path.relpath(run.directory, out)).as_posix()
+    return [(name, quote(f"{start}/{name}")) for name in there]

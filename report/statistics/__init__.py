@@ -1,0 +1,1 @@
+"""Statistics: intervals, aggregates and the share of seeds that solve a task."""

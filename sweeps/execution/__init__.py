@@ -1,0 +1,1 @@
+"""The execution of a sweep: the loop, workers, packs, limits and retries."""

@@ -1,0 +1,400 @@
+"""The launcher's loop: what is to be done, where it is done next, what becomes of it. The same for every engine."""
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from sweeps.execution import packs
+from sweeps.execution.policy import RESUMPTIONS, Policy
+from sweeps.execution.worker import EVALUATE, TOGETHER, TRAIN, Job, record_eval_error
+from sweeps.launchers.local import Ended
+from sweeps.spec import chains, select
+from sweeps.spec.sweep import Run, Sweep
+from sweeps.store import jobs, run_status, state
+from sweeps.store.run_status import Standing, now
+from sweeps.store.summary import Summary
+
+TIMED = ("throughput", "profile")  # evaluations that a neighbour's work would disturb
+GRACE = 180.0  # seconds that runs have to save themselves
+
+
+class Engine(Protocol):
+    """Where jobs run."""
+
+    name: str
+    detached: bool  # its jobs outlive the launcher
+    tick: float  # seconds between looks at the runs
+
+    def adopt(self, wanted: Mapping[str, Job]) -> Mapping[int, Job]:
+        """Takes up the jobs that an earlier launcher gave it and that are not over; returns them by their place."""
+
+    def free(self) -> list[int]:
+        """Returns the places that could take a job now."""
+
+    def start(self, place: int, job: Job) -> None:
+        """Starts a job at a free place."""
+
+    def told(self, place: int) -> str:
+        """Returns what keeps the job at a place from running, as `queued (Priority)`; empty where nothing does."""
+
+    def ended(self, timeout: float) -> list[Ended]:
+        """Waits for jobs to end, `timeout` seconds at most; returns those that did."""
+
+    def withdraw(self) -> None:
+        """Takes back the jobs that have not begun, which end as cancelled."""
+
+    def stop(self) -> None:
+        """Tells running jobs to save and end."""
+
+    def close(self) -> None:
+        """Ends everything at once, but for jobs that outlive the launcher."""
+
+
+class Display(Protocol):
+    """Whom the launcher tells."""
+
+    def update(self, board: dict[str, Standing], phases: dict[str, str]) -> None:
+        """Shows how every run stands; `phases` says what is being done with those at work."""
+
+    def say(self, line: str) -> None:
+        """Tells one line."""
+
+
+@dataclass(frozen=True)
+class Functions:
+    """What workers call, as `module:function`; tests put others here."""
+
+    train: str = TRAIN
+    evaluate: str = EVALUATE
+    together: str = TOGETHER
+
+
+@contextmanager
+def signals() -> Iterator[list[int]]:
+    """Collects the signals that ask the launcher to end."""
+    caught: list[int] = []
+
+    def catch(number: int, _: Any) -> None:
+        caught.append(number)
+
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [
+        number for number in map(signal.Signals.__getitem__, names) if signal.getsignal(number) != signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, catch) for number in numbers}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Driver:
+    """One launch of a sweep: runs what is left, keeps the files consistent, tells the display."""
+
+    def __init__(
+        self,
+        directory: Path,
+        sweep: Sweep,
+        engine: Engine,
+        display: Display,
+        *,
+        functions: Functions | None = None,
+        exclusive: bool = False,
+        policy: Policy | None = None,
+        pack: int = 1,
+    ) -> None:
+        """Takes the engine with its places; `exclusive`: timed evaluations must have the machine for themselves."""
+        self.pack = pack  # runs that a worker may train in one program
+        self.directory, self.engine, self.display = directory, engine, display
+        self.functions, self.policy = functions or Functions(), policy or Policy()
+        self.sweep, self.told = sweep, set[str]()
+        self.runs = {run.key: run for run in sweep.runs()}
+        self.board = {key: self._read(run) for key, run in self.runs.items()}
+        self.last: dict[int, tuple[str, str]] = {}  # place -> the arm whose programs its worker has compiled
+        self.active: dict[int, Job] = {}
+        self.resumed: Counter[str] = Counter()
+        self.tried: Counter[str] = Counter()
+        self.summary = Summary()
+        self.stopping = self.halted = False
+        self.exclusive = exclusive
+        wanted = [self._job(run, timed=not exclusive) for run in self.runs.values()]
+        self.waiting = [job for job in wanted if job is not None]
+        self._take_over()
+
+    def _take_over(self) -> None:
+        """Leaves the runs alone that an engine has already: this one's go on, another's are told."""
+        wanted = {job.key: job for job in self.waiting} | {job.key: self._chosen(job) for job in self._ready()}
+        self.active.update(self.engine.adopt(wanted))
+        taken = {job.key for job in self.active.values()}
+        records = [record for record in jobs.noted(self.directory) if record.key not in taken]
+        said = jobs.words(records)
+        for record in records:
+            word = said.get(record.key)  # None: Slurm cannot be asked here
+            if word is not None and word.over:
+                jobs.forget(self.directory, record.arm, record.seed)
+            elif word is not None and any(job.key == record.key for job in self.waiting):
+                taken.add(record.key)
+                self.summary.busy[record.key] = (
+                    f"{record.engine} has it as job {record.id} ({word.state}); python -m sweeps.cancel "
+                    f"{self.directory} takes it back"
+                )
+        self.waiting = [job for job in self.waiting if job.key not in taken]
+
+    def _read(self, run: Run) -> Standing:
+        workdir = state.run_dir(self.directory, run.arm, run.seed)
+        return run_status.read(workdir, run.evals, state.total_steps(run.config.to_dict()))
+
+    def _job(self, run: Run, *, timed: bool) -> Job | None:
+        """Returns what is left to do for a run, or None. Evaluations that failed are tried again."""
+        stands = self.board[run.key]
+        if stands.status == "diverged":
+            return None
+        left = [name for name in run.evals if name in stands.missing or name in stands.eval_errors]
+        evals = tuple(name for name in left if timed or name not in TIMED)
+        if stands.status == "done" and not evals:
+            return None
+        workdir = state.run_dir(self.directory, run.arm, run.seed)
+        return Job(
+            str(self.directory), run.study, run.arm, run.seed, state.bound(self.directory, run.config, workdir), evals,
+            self.functions.train, self.functions.evaluate, self.policy.timeout, self.functions.together,
+        )  # fmt: skip
+
+    def _ready(self) -> list[Job]:
+        """Returns the jobs that could go on now: a run that continues another begins when that one is done."""
+
+        def ready(job: Job) -> bool:
+            run = self.runs[job.key]
+            before = chains.key(run.config)
+            begun = not before or self.board[job.key].status != "waiting" or self.board[before].status == "done"
+            return begun and select.ready(run, self.board) and not select.hopeless(self.directory, run)
+
+        return [] if self.halted else [job for job in self.waiting if ready(job)]
+
+    def _timed_jobs(self) -> list[Job]:
+        """Returns the timed evaluations that are left, alone: what has failed in this launch is not tried twice."""
+        done = [run for run in self.runs.values() if self.board[run.key].status == "done"]
+        jobs = [job for run in done if (job := self._job(run, timed=True)) is not None]
+        timed = [replace(job, evals=tuple(name for name in job.evals if name in TIMED)) for job in jobs]
+        return [job for job in timed if job.evals]
+
+    def drive(self, caught: list[int]) -> Summary:
+        """Runs everything that is left; `caught` collects the signals that end it early."""
+        self._loop(caught)
+        if self.exclusive and not caught and not self.halted:
+            self.waiting = self._timed_jobs()
+            self._loop(caught, most=1)
+        if caught:
+            self._stop(caught)
+            self.summary.stopped_by = caught[0]
+        self._sum_up()
+        return self.summary
+
+    def _loop(self, caught: list[int], most: int | None = None) -> None:
+        while (self._ready() or self.active) and not caught:
+            self._dispatch(most)
+            self._show()
+            for ended in self.engine.ended(self.engine.tick):
+                self._settle(ended)
+            if state.cancelled(self.directory):
+                self.summary.cancelled = True
+                caught.append(signal.SIGTERM)
+        self._show()
+
+    def _dispatch(self, most: int | None) -> None:
+        ready = self._ready()
+        for place in self.engine.free():
+            if not ready or (most is not None and len(self.active) >= most):
+                return
+            elsewhere = {arm for other, arm in self.last.items() if other != place and other in self.active}
+            if most == 1:
+                place = self._home(ready[0], place)
+            job = choose(ready, self.last.get(place), elsewhere)
+            self.waiting.remove(job)
+            ready.remove(job)
+            job = self._chosen(job)
+            for other, bound in packs.companions(job, ready, self.pack - 1, self._chosen):
+                self.waiting.remove(other)
+                ready.remove(other)
+                job = replace(job, companions=(*job.companions, bound))
+            self.engine.start(place, job)
+            self.active[place] = job
+            self.last[place] = (job.study, job.arm)
+
+    def _chosen(self, job: Job) -> Job:
+        """Returns the job with the hyperparameter that was chosen for its arm, which sweep.json then records."""
+        run = self.runs[job.key]
+        if run.select is None:
+            return job
+        if run.arm not in self.told:
+            state.record(self.directory, self.sweep, now())
+            line = dict(select.told(self.directory, self.sweep))[run.arm]
+            self.display.say(line)
+            self.told.add(run.arm)
+        config = state.bound(self.directory, select.decided(self.directory, run), job.workdir)
+        return replace(job, config=config)
+
+    def _home(self, job: Job, otherwise: int) -> int:
+        """Returns the free place whose worker has the job's programs compiled, if there is one."""
+        homes = [place for place, arm in self.last.items() if arm == (job.study, job.arm)]
+        return next((place for place in homes if place in self.engine.free()), otherwise)
+
+    def _settle(self, ended: Ended, stopping: bool = False) -> None:
+        """Makes a run's files say how it ended, and takes it up again where that is right."""
+        others = ended.outcome.others if ended.outcome else (None,) * len(ended.job.companions)
+        for other, outcome in zip(ended.job.companions, others, strict=True):
+            self._settle(Ended(ended.place, other, outcome, ended.reason, ended.how), stopping)
+        job = replace(ended.job, companions=())
+        self.active.pop(ended.place, None)
+        run = self.runs[job.key]
+        status = ended.outcome.status if ended.outcome else ended.how
+        if status in ("died", "failed"):
+            self.last.pop(ended.place, None)
+        if status == "died":
+            self._died(job, ended.reason, stopping)
+        elif status in ("lost", "cancelled"):
+            self._left(job, ended.reason)
+        self.board[job.key] = self._read(run)
+        if stopping:
+            return
+        if status == "busy":
+            self.summary.busy[job.key] = ended.outcome.error if ended.outcome else ""
+        elif status == "cancelled":
+            if not self.halted:
+                self.summary.busy[job.key] = ended.reason
+        elif status in ("preempted", "lost"):
+            self.resumed[job.key] += 1
+            if self.resumed[job.key] <= RESUMPTIONS:
+                self.waiting.append(job)
+        else:
+            self._again(job)
+
+    def _again(self, job: Job) -> None:
+        """Tries a run again whose training or evaluation failed, as often as the policy has it, or begins no more."""
+        stands = self.board[job.key]
+        failed = stands.status == "failed" or any(name in stands.eval_errors for name in job.evals)
+        if not failed:
+            return
+        if self.tried[job.key] < self.policy.retries:
+            self.tried[job.key] += 1
+            why = stands.error_line or next(iter(stands.eval_errors.values()), "")
+            self.display.say(f"{job.key}: {why}: retry {self.tried[job.key]} of {self.policy.retries}")
+            self.waiting.append(job)
+        elif self.policy.on_failure == "stop" and not self.halted:
+            self.halted = True
+            self.display.say(f"{job.key} failed: no more runs begin (--on-failure=stop), those at work end")
+            self.engine.withdraw()
+
+    def _left(self, job: Job, reason: str) -> None:
+        """The engine ended a job, or somebody had it do so: the run stays where it was saved."""
+        stands = self._read(self.runs[job.key])
+        if stands.status in ("running", "preempted", "failed") and job.workdir.joinpath("run.json").exists():
+            state.mark(job.workdir, status="preempted", error=reason, updated=now())
+
+    def _died(self, job: Job, reason: str, stopping: bool) -> None:
+        """A worker died without a word: the run is marked as far as it is not, or its evaluation is."""
+        stands = self._read(self.runs[job.key])
+        if stands.status == "done":
+            left = [name for name in job.evals if name in stands.missing]
+            if left and not stopping:
+                record_eval_error(job.workdir, left[0], reason)
+        elif stopping:
+            if job.workdir.joinpath("run.json").exists() and stands.status == "preempted":
+                state.mark(job.workdir, status="preempted", updated=now())
+        elif stands.status != "diverged":
+            state.mark(job.workdir, status="failed", error=reason, updated=now())
+
+    def _stop(self, caught: list[int]) -> None:
+        """Has the runs at work saved; a second signal ends them as they are."""
+        if not self.active:
+            return
+        number = len(self._at_work())
+        if self.engine.detached and not self.summary.cancelled:
+            self.display.say(
+                f"{number} run{'s' * (number > 1)} left to {self.engine.name}: the same command follows them, "
+                f"python -m sweeps.cancel {self.directory} ends them"
+            )
+            return
+        self.display.say(f"stopping: {number} run{'s' * (number > 1)} being saved (again to end at once)")
+        self.stopping = True
+        self.engine.stop()
+        end = time.monotonic() + GRACE
+        while self.active and len(caught) < 2 and time.monotonic() < end:
+            for ended in self.engine.ended(self.engine.tick):
+                self._settle(ended, stopping=True)
+            self._show()
+        if self.active:
+            self.engine.close()
+            for place, job in list(self.active.items()):
+                self._settle(Ended(place, job, None, "ended by the launcher"), stopping=True)
+
+    def _show(self) -> None:
+        at_work = self._at_work()
+        for _, job in at_work:
+            self.board[job.key] = self._read(self.runs[job.key])
+        self.display.update(self.board, {job.key: self._phase(place, job) for place, job in at_work})
+
+    def _at_work(self) -> list[tuple[int, Job]]:
+        """Returns (place, job) of every run at work, each of a pack's too."""
+        return [(place, one) for place, job in self.active.items() for one in (job, *job.companions)]
+
+    def _phase(self, place: int, job: Job) -> str:
+        if self.stopping:
+            return "saving"
+        stands = self.board[job.key]
+        told = self.engine.told(place)
+        if told:
+            return told
+        if stands.status == "done":
+            left = [name for name in job.evals if name in stands.missing or name in stands.eval_errors]
+            return f"evaluating {left[0]}" if left else "ending"
+        return "running" if stands.status == "running" else "starting"
+
+    def _sum_up(self) -> None:
+        for key, run in self.runs.items():
+            stands = self.board[key] = self._read(run)
+            if stands.status == "failed":
+                self.summary.failed[key] = stands.error_line
+            elif stands.status == "preempted" and self.resumed.get(key, 0) > RESUMPTIONS:
+                self.summary.failed[key] = f"stopped {self.resumed[key]} times by somebody else"
+            elif stands.status == "diverged":
+                self.summary.diverged[key] = stands.error_line
+            elif stands.status == "waiting":
+                self.summary.not_begun += self.halted
+                self._not_begun(key)
+            elif stands.status == "preempted" and self.halted:
+                self.summary.busy.setdefault(key, "stopped before it was done")
+            if stands.eval_errors:
+                self.summary.eval_errors[key] = dict(stands.eval_errors)
+
+    def _not_begun(self, key: str) -> None:
+        """Says of a run that waited for others what became of those."""
+        if why := select.hopeless(self.directory, self.runs[key]):
+            self.summary.diverged[key] = why
+        if (why := select.hindrance(self.runs[key], self.board)) and self.summary.stopped_by is None:
+            self.summary.failed[key] = why
+        before = chains.key(self.runs[key].config)
+        while before is not None and (stands := self._read(self.runs[before])).status == "waiting":
+            before = chains.key(self.runs[before].config)
+        if before is None or stands.status == "done" or self.summary.stopped_by is not None:
+            return
+        told = self.summary.diverged if stands.status == "diverged" else self.summary.failed
+        told[key] = f"not begun: {before}, which it continues, is {stands.status}"
+
+
+def choose(waiting: Sequence[Job], last: tuple[str, str] | None, elsewhere: set[tuple[str, str]]) -> Job:
+    """Returns the job a place takes next.
+
+    The seeds of an arm go to one worker, which has compiled its programs already: first another seed of the place's
+    last arm, then an arm that no other worker is at, then whatever is next.
+    """
+
+    def first(fits: Callable[[tuple[str, str]], bool]) -> Job | None:
+        return next((job for job in waiting if fits((job.study, job.arm))), None)
+
+    return first(lambda arm: arm == last) or first(lambda arm: arm not in elsewhere) or waiting[0]

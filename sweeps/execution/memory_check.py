@@ -1,0 +1,72 @@
+"""Whether this machine can hold an arm at all, told of each before anything is launched. Arithmetic alone, no JAX.
+
+What is held here against the memory is what no compiler can do without; a program needs more, for its activations
+above all, and `sweeps.plan` has that to the byte.
+"""
+
+import math
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from configs import mesh as meshes
+from configs.errors import ConfigError
+from models import counting
+from sweeps.execution import worker
+from sweeps.launchers.resources import Machine
+from sweeps.plans.table import size
+from sweeps.spec.sweep import Arm, Sweep
+from sweeps.store import state
+from sweeps.store.run_status import FINISHED
+
+FLOAT32 = 4  # bytes of a parameter, of its gradient, and of each of AdamW's two moments
+
+
+def check(sweep: Sweep, directory: Path, here: Machine) -> None:
+    """Makes sure that every arm with runs left to train could fit.
+
+    Args:
+        sweep: expanded.
+        directory: the sweep's; arms whose runs are all there already are let be.
+        here: where the runs would train.
+
+    Raises:
+        ConfigError: arms cannot fit; a line each, with what it needs and what there is.
+    """
+    problems = []
+    for study in sweep.studies:
+        for arm in study.arms:
+            needed = held(arm.config, here)
+            if here.memory and needed > here.memory and _left(arm, study.seeds, directory):
+                problems.append(
+                    f"{arm.name} does not fit: its parameters, gradients and optimizer alone need {size(needed)}, and "
+                    f"this {'machine' if here.platform == 'cpu' else here.platform} has {size(here.memory)} "
+                    f"(python -m sweeps.plan --sweep={sweep.file} tells all that an arm needs)"
+                )
+    if problems:
+        raise ConfigError(problems)
+
+
+def held(config: ConfigDict, here: Machine) -> int:
+    """Returns the least bytes that a device must hold for a resolved config's training step.
+
+    Parameters and two moments of each; and the gradients, which are whole at one time where they are clipped by their
+    norm or summed over micro-batches. Devices of a mesh divide them along fsdp and tensor; simulated ones on a CPU are
+    in one memory. A vocabulary that only the data know counts as one token.
+    """
+    model = config.model
+    if model.vocab_size is None:
+        model = model.copy_and_resolve_references()
+        with model.ignore_type():
+            model.vocab_size = 1
+    whole = config.optimizer.clip_norm or config.data.micro_batches > 1
+    total = FLOAT32 * counting.parameters(model)["total"] * (4 if whole else 3)
+    if here.platform == "cpu":
+        return total
+    devices = meshes.sizes(config.mesh, here.devices)
+    return total // math.prod(devices[axis] for axis in ("fsdp", "tensor"))
+
+
+def _left(arm: Arm, seeds: tuple[int, ...], directory: Path) -> bool:
+    statuses = [worker.run_json(state.run_dir(directory, arm.name, seed)).get("status") for seed in seeds]
+    return any(status not in FINISHED for status in statuses)

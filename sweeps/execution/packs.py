@@ -1,0 +1,106 @@
+"""Packs: several runs given to one worker, which trains them in one program (`training/loop/packed.py`). No JAX.
+
+A pack is a job with companions. Each of its runs has its own lock, run directory, log and outcome, and is evaluated by
+itself; one that cannot be trained with the others is trained alone.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from configs import fields
+from configs.errors import UserError
+from sweeps.execution import worker
+from sweeps.execution.deadline import Deadline
+from sweeps.execution.worker import Job, Outcome
+from sweeps.store import lease, run_status, state
+from sweeps.store.run_status import now
+from training.loop import pack_compat
+
+
+def check(number: int, launcher: str) -> None:
+    """Makes sure that --pack can be done.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if number < 1:
+        raise UserError(f"--pack={number}: must be 1 or more")
+    if number > 1 and launcher != "local":
+        raise UserError(f"--pack={number}: --launcher={launcher} gives each run a process of its own; must be 1")
+
+
+def companions(job: Job, others: Sequence[Job], most: int, chosen: Callable[[Job], Job]) -> list[tuple[Job, Job]]:
+    """Returns the jobs that can train with `job`, `most` of them: (as they wait, with the values chosen for them)."""
+    key = pack_compat.key(fields.from_dict(job.config)) if most > 0 and _trains(job) else None
+    if key is None:
+        return []
+    found: list[tuple[Job, Job]] = []
+    for other in others:
+        if len(found) < most and _trains(other):
+            bound = chosen(other)
+            if pack_compat.key(fields.from_dict(bound.config)) == key:
+                found.append((other, bound))
+    return found
+
+
+def _trains(job: Job) -> bool:
+    return worker.run_json(job.workdir).get("status") not in run_status.FINISHED
+
+
+def work(lead: Job) -> Outcome:
+    """Does a job with companions, like `worker.work`; the outcome holds theirs.
+
+    Its timeout is for as many runs as it has.
+    """
+    jobs = (lead, *lead.companions)
+    print(f"==== {now()} {', '.join(job.key for job in jobs)} in one program, process {os.getpid()}", flush=True)
+    outcomes: dict[str, Outcome] = {}
+    with Deadline(lead.timeout and lead.timeout * len(jobs)) as deadline, ExitStack() as held:
+        try:
+            free = [job for job in jobs if _held(job, held, outcomes)]
+            _train(free, deadline, outcomes)
+            for job in free:
+                if outcomes[job.key].status == "done":
+                    worker.redirect(job.workdir / "log.txt")
+                    outcomes[job.key] = worker.evaluate(job, deadline)
+        except KeyboardInterrupt:
+            for job in jobs:
+                if job.key not in outcomes:
+                    outcomes[job.key] = worker.stopped(job.workdir, deadline)
+    first, *others = (outcomes[job.key] for job in jobs)
+    return replace(first, others=tuple(others))
+
+
+def _held(job: Job, held: ExitStack, outcomes: dict[str, Outcome]) -> bool:
+    try:
+        held.enter_context(lease.hold(state.run_lock(Path(job.directory), job.arm, job.seed), worker.PATIENCE))
+    except lease.Held:
+        outcomes[job.key] = Outcome("busy", "another process is at work on it")
+        return False
+    if not worker.left_alone(job.workdir):
+        outcomes[job.key] = Outcome("busy", "another process is training it")
+        return False
+    return True
+
+
+def _train(jobs: Sequence[Job], deadline: Deadline, outcomes: dict[str, Outcome]) -> None:
+    """Trains the runs together; what fails so is tried by itself, which also records why."""
+    if not jobs:
+        return
+    try:
+        configs = [fields.from_dict(job.config) for job in jobs]
+        worker.function(jobs[0].together)(configs, [str(job.workdir) for job in jobs])
+    except Exception as error:
+        worker.print_trace(error)
+        print(f"==== {now()} not in one program: each of the runs by itself", flush=True)
+    for job in jobs:
+        run = worker.run_json(job.workdir)
+        if run.get("status") == "preempted":
+            outcomes[job.key] = worker.stopped(job.workdir, deadline)
+        elif run.get("status") == "failed" or run.get("status") not in run_status.FINISHED:
+            outcomes[job.key] = worker.train(job, deadline)
+        else:
+            outcomes[job.key] = Outcome(run["status"], str(run.get("error") or ""))

@@ -1,0 +1,224 @@
+"""What one worker process does: trains a run and evaluates it, one job after the other, JAX imported once.
+
+This module imports no JAX: the environment that divides cores and devices must be set before JAX starts.
+"""
+
+import importlib
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from configs import fields
+from configs.documents import read_json
+from configs.errors import UserError
+from configs.redaction import redacted
+from sweeps.execution.deadline import Deadline
+from sweeps.store import lease, run_status, state
+from sweeps.store.run_status import now
+
+TRAIN = "training.loop.trainer:train"
+EVALUATE = "eval.run:evaluate"
+TOGETHER = "training.loop.packed:train"
+PATIENCE = 120.0  # seconds to wait for a process of an earlier launcher to leave the run
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker runs: its environment (cores, device), and the file for what it says between jobs."""
+
+    index: int
+    env: dict[str, str] = field(default_factory=dict)
+    log: str = os.devnull
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to be trained as far as it is not, then evaluated. Functions are named, `module:function`."""
+
+    directory: str  # the sweep's
+    study: str
+    arm: str
+    seed: int
+    config: dict[str, Any]
+    evals: tuple[str, ...]
+    train: str = TRAIN
+    evaluate: str = EVALUATE
+    timeout: float | None = None  # seconds for all of it
+    together: str = TOGETHER  # trains the runs of a pack
+    companions: tuple["Job", ...] = ()  # runs that train with it in one program (sweeps/execution/packs.py)
+
+    @property
+    def key(self) -> str:
+        """The run's folder below `runs/`."""
+        return f"{self.arm}/seed{self.seed}"
+
+    @property
+    def workdir(self) -> Path:
+        """The run directory."""
+        return state.run_dir(Path(self.directory), self.arm, self.seed)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: `done`, `diverged`, `preempted`, `failed`, or `busy` (another process has the run)."""
+
+    status: str
+    error: str = ""
+    others: tuple["Outcome", ...] = ()  # of the job's companions
+
+
+def redirect(path: Path) -> None:
+    """Sends everything this process prints, from Python and from below it, to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+
+
+def work(job: Job) -> Outcome:
+    """Trains and evaluates one run; whatever goes wrong ends up in its files and in the outcome, never in an exception.
+
+    A run that is done is not trained again, an evaluation that is there not made again. SIGTERM has the run saved, at
+    whatever point it comes; so does the job's timeout, after which the run counts as failed.
+    """
+    print(f"==== {now()} {job.key}, process {os.getpid()}", flush=True)
+    with Deadline(job.timeout) as deadline:
+        try:
+            with lease.hold(state.run_lock(Path(job.directory), job.arm, job.seed), PATIENCE):
+                if not left_alone(job.workdir):
+                    return Outcome("busy", "another process is training it")
+                outcome = train(job, deadline)
+                if outcome.status == "done":
+                    outcome = evaluate(job, deadline)
+                return outcome
+        except lease.Held:
+            return Outcome("busy", "another process is at work on it")
+        except KeyboardInterrupt:
+            return Outcome("preempted", "stopped")
+
+
+def left_alone(workdir: Path) -> bool:
+    """Waits until no other process of this host trains here (one that an earlier launcher left behind, saving).
+
+    Of other hosts' the lease has told, which this process holds.
+    """
+    end = time.monotonic() + PATIENCE
+    while True:
+        run = run_json(workdir)
+        mine = run.get("pid") == os.getpid() or run.get("host") != socket.gethostname()
+        if run.get("status") != "running" or mine or not run_status.alive(run, workdir):
+            return True
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.5)
+
+
+def run_json(workdir: Path) -> dict[str, Any]:
+    """Returns a run's run.json; empty where there is none that can be read."""
+    try:
+        value = read_json(workdir / "run.json")
+    except UserError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def train(job: Job, deadline: Deadline) -> Outcome:
+    """Trains one run as far as it is not."""
+    workdir = job.workdir
+    before = run_json(workdir)
+    if before.get("status") in run_status.FINISHED:
+        return Outcome(before["status"], str(before.get("error") or ""))
+    try:
+        function(job.train)(fields.from_dict(job.config), str(workdir))
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            return stopped(workdir, deadline)
+        print_trace(error)
+        return _ended(workdir, "failed", _told(error))
+    run = run_json(workdir)
+    status = run.get("status")
+    if status == "preempted" and deadline.passed:
+        return stopped(workdir, deadline)
+    if status in ("done", "diverged", "preempted", "failed"):
+        return Outcome(status, str(run.get("error") or ""))
+    return _ended(workdir, "failed", f"training returned with status {status!r}")
+
+
+def stopped(workdir: Path, deadline: Deadline) -> Outcome:
+    """Records a training that was told to stop: by its own timeout, or from outside."""
+    if deadline.passed:
+        state.mark(workdir, status="failed", error=deadline.told, updated=now())
+        return Outcome("failed", deadline.told)
+    if not (workdir / "run.json").exists():  # it has not begun, and need not say so
+        return Outcome("preempted", "stopped")
+    return _ended(workdir, "preempted", "stopped")
+
+
+def _ended(workdir: Path, status: str, error: str) -> Outcome:
+    """Records how the training ended where the trainer did not."""
+    run = run_json(workdir)
+    if run.get("status") not in ("failed", "preempted", "diverged"):
+        state.mark(workdir, status=status, error=error, updated=now())
+        return Outcome(status, error)
+    return Outcome(run["status"], str(run.get("error") or error))
+
+
+def print_trace(error: BaseException) -> None:
+    """Prints how an error came about, secrets left out."""
+    print(redacted("".join(traceback.format_exception(error))), end="", file=sys.stderr, flush=True)
+
+
+def _told(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def evaluate(job: Job, deadline: Deadline) -> Outcome:
+    """Runs the evaluations that are not there; one that fails is recorded, and the others go on."""
+    left = [name for name in job.evals if not (job.workdir / "eval" / f"{name}.json").exists()]
+    for name in left:
+        record_eval_error(job.workdir, name, None)  # of an earlier attempt
+    for name in left:
+        if deadline.passed:
+            record_eval_error(job.workdir, name, deadline.told)
+            continue
+        print(f"==== {now()} evaluating: {name}", flush=True)
+        try:
+            function(job.evaluate)(str(job.workdir), [name])
+        except (Exception, SystemExit) as error:
+            print_trace(error)
+            record_eval_error(job.workdir, name, _told(error))
+        except KeyboardInterrupt:
+            if not deadline.passed:
+                raise
+            record_eval_error(job.workdir, name, deadline.told)
+    return Outcome("done")
+
+
+def record_eval_error(workdir: Path, name: str, error: str | None) -> None:
+    """Notes in run.json that an evaluation failed, or (None) that it no longer does; the run stays done."""
+    errors = dict(run_json(workdir).get("eval_errors") or {})
+    if error is None and name not in errors:
+        return
+    errors.pop(name, None)
+    if error is not None:
+        errors[name] = error
+    state.mark(workdir, eval_errors=errors)
+
+
+def function(name: str) -> Callable[..., Any]:
+    """Returns what `module:function` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)

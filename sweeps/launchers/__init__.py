@@ -1,0 +1,1 @@
+"""Launchers: local processes, Slurm, Ray, and the resources they give a run."""

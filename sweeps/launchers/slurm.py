@@ -1,0 +1,358 @@
+"""The Slurm engine: every run a task of a job array, by submitit; the jobs go on where the launcher ends.
+
+Three things are asked how a job stands: submitit's result (a file), the run's own files, and `squeue`. A run that Slurm
+stops before its end (preemption, a node that fails or is rebooted) is queued again under its own job by Slurm; one that
+comes to its time limit saves itself in time and has itself queued again. Neither needs the launcher.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from configs import cli
+from configs.errors import UserError
+from configs.folders import private
+from sweeps.execution import multiprocess
+from sweeps.execution.worker import Job, Outcome, redirect, work
+from sweeps.launchers import squeue
+from sweeps.launchers.local import Ended
+from sweeps.launchers.resources import THREADS
+from sweeps.launchers.squeue import Word
+from sweeps.store import jobs, run_status, state
+from sweeps.store.run_status import now
+from training.runtime.distributed import slurm_tasks
+
+MOST = 1000  # jobs that are queued at once, and in one array: Slurm's own default
+NOTICE = 120  # seconds before a job's time limit at which its run saves itself
+SETTLED = 3.0  # seconds between the end of a job and the belief that it left no result
+LATE = 30.0  # the same for a job that seems to have ended well: a shared file system may show its result later
+POLL = (1.0, 20.0)  # seconds between questions to Slurm: after something happened, and when nothing did for long
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run asks of Slurm; None: what the cluster gives."""
+
+    partition: str | None = None
+    account: str | None = None
+    time: str | None = None
+    cpus: int | None = None
+    gpus: int | None = None
+    ntasks: int = 1  # processes that train a run together
+    nodes: int = 1  # that they are spread over
+    memory: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)  # any other option of sbatch
+
+
+def minutes(text: str) -> int:
+    """Returns a time limit in sbatch's own notation (`90`, `4:00:00`, `2-12`) in whole minutes.
+
+    Raises:
+        UserError: it is none.
+    """
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if not match:
+        raise UserError(f"--time={text}: must be a time as sbatch takes it: minutes, H:MM:SS, D-H, D-H:MM or D-H:MM:SS")
+    days, *rest = (int(part or 0) for part in match.groups())
+    if match[1] is not None or match[4] is not None:
+        hours, mins, secs = rest
+    else:  # minutes, or minutes:seconds
+        hours, mins, secs = 0, rest[0], rest[1]
+    whole = days * 1440 + hours * 60 + mins + -(-secs // 60)
+    if whole < 1:
+        raise UserError(f"--time={text}: must be a minute or more")
+    return whole
+
+
+@dataclass
+class _Held:
+    job: Job
+    id: str
+    word: Word | None = None
+    since: float = 0.0  # when Slurm first said that it is over
+
+
+class SlurmEngine:
+    """Queues jobs as arrays. A place is no more than a number here: Slurm finds the nodes."""
+
+    name = "slurm"
+    detached = True
+    tick = 1.0
+
+    def __init__(self, directory: Path, options: Options, workers: int | None = None) -> None:
+        """`workers`: jobs that are queued at once, at most.
+
+        Raises:
+            UserError: submitit is not installed, no Slurm answers, or an option is none.
+        """
+        try:
+            import submitit
+        except ImportError:
+            raise UserError(
+                "--launcher=slurm needs submitit: pip install 'submitit', or make setup EXTRAS=dev,slurm"
+            ) from None
+        if not squeue.answers():
+            raise UserError("--launcher=slurm: no Slurm answers here (squeue fails)")
+        self.directory, self.submitit = directory, submitit
+        self.most = min(workers or MOST, MOST)
+        # submitit keeps pickles there, which run what they hold when they are read.
+        self.folder = private(directory / state.PRIVATE / "slurm", "the jobs of submitit")
+        self.executor = submitit.SlurmExecutor(folder=self.folder)
+        self.executor.update_parameters(**_parameters(directory, options))
+        self.new: dict[int, Job] = {}
+        self.held: dict[int, _Held] = {}
+        self.gone: list[Ended] = []
+        self.wait, self.asked = POLL[0], 0.0
+
+    def adopt(self, wanted: Mapping[str, Job]) -> dict[int, Job]:
+        """Takes up what an earlier launcher queued: jobs that wait or run, and ask for what is wanted now.
+
+        A job that waits but is no longer wanted, or in another form, is taken back.
+        """
+        records = [record for record in [*jobs.noted(self.directory), *self._unnoted()] if record.engine == self.name]
+        said = squeue.states([record.id for record in records])
+        back = []
+        for record in records:
+            word, job = said.get(record.id), wanted.get(record.key)
+            if word is None or word.over or self._job(record.id).paths.result_pickle.exists():
+                jobs.forget(self.directory, record.arm, record.seed)
+            elif job is not None and (record.digest == _digest(job) or word.runs):
+                self.held[len(self.held)] = _Held(job, record.id, word)
+                jobs.note(self.directory, record)
+            elif word.waits:
+                back.append(record.id)
+                jobs.forget(self.directory, record.arm, record.seed)
+        squeue.cancel(back)
+        return {place: held.job for place, held in self.held.items()}
+
+    def _unnoted(self) -> list[jobs.Record]:
+        """Returns the jobs that a launcher queued in the moment before it was killed."""
+        known = {record.id for record in jobs.noted(self.directory)}
+        ids = [path.name.removesuffix("_submitted.pkl") for path in self.folder.glob("*_submitted.pkl")]
+        alive = [job for job, word in squeue.states([i for i in ids if i not in known]).items() if not word.over]
+        return [self._record(job, self._job(job).submission().args[0]) for job in alive]
+
+    def _record(self, identity: str, job: Job) -> jobs.Record:
+        return jobs.Record(self.name, identity, job.arm, job.seed, _digest(job), now())
+
+    def _job(self, identity: str) -> Any:
+        return self.submitit.SlurmJob(folder=self.folder, job_id=identity)
+
+    def free(self) -> list[int]:
+        """Returns the places that have no job."""
+        return [i for i in range(self.most) if i not in self.held and i not in self.new]
+
+    def start(self, place: int, job: Job) -> None:
+        """Keeps a job for the next array."""
+        self.new[place] = job
+
+    def told(self, place: int) -> str:
+        """Returns what Slurm says of a job that has not begun."""
+        held = self.held.get(place)
+        if held is None or held.word is None:
+            return "queued"
+        reason = held.word.reason
+        return (f"queued ({reason})" if reason else "queued") if held.word.waits else ""
+
+    def ended(self, timeout: float) -> list[Ended]:
+        """Queues what is new, waits `timeout` seconds at most, and returns the jobs that ended."""
+        self._submit()
+        end = time.monotonic() + timeout
+        while not (found := self._look()) and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.5))
+        if found:
+            self.wait = POLL[0]
+        return found
+
+    def _submit(self) -> None:
+        """Queues the new jobs as one array.
+
+        Raises:
+            UserError: sbatch refuses them.
+        """
+        if not self.new:
+            return
+        places, todo = list(self.new), list(self.new.values())
+        try:
+            # Where the launcher itself runs in a job, that job's variables are not the runs'.
+            with self.submitit.helpers.clean_env():
+                queued = self.executor.map_array(task, todo)
+        except (self.submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
+            told = [line for line in str(error).splitlines() if "error" in line] or str(error).splitlines()
+            raise UserError(
+                f"--launcher=slurm: sbatch does not take the jobs: {(told or ['?'])[-1].strip()}"
+            ) from error
+        for place, job, item in zip(places, todo, queued, strict=True):
+            jobs.note(self.directory, self._record(item.job_id, job))
+            self.held[place] = _Held(job, item.job_id)
+        self.new = {}
+        self.wait = POLL[0]
+
+    def _look(self) -> list[Ended]:
+        found, self.gone = self.gone, []
+        self._ask()
+        for place, held in list(self.held.items()):
+            ended = self._result(place, held) or self._end(place, held)
+            if ended is not None:
+                del self.held[place]
+                jobs.forget(self.directory, held.job.arm, held.job.seed)
+                found.append(ended)
+        return found
+
+    def _ask(self) -> None:
+        """Asks Slurm how the jobs stand, the more seldom the less happens."""
+        if not self.held or time.monotonic() - self.asked < self.wait:
+            return
+        said = squeue.states([held.id for held in self.held.values()])
+        self.asked = time.monotonic()
+        before = [held.word for held in self.held.values()]
+        for held in self.held.values():
+            word = said.get(held.id)
+            if word is None:  # Slurm did not answer
+                continue
+            if not word.over:
+                held.since = 0.0
+            elif not held.since:
+                held.since = self.asked
+            held.word = word
+        changed = before != [held.word for held in self.held.values()]
+        self.wait = POLL[0] if changed else min(POLL[1], self.wait * 1.5)
+
+    def _result(self, place: int, held: _Held) -> Ended | None:
+        item = self._job(held.id)
+        if not item.paths.result_pickle.exists():
+            return None
+        try:
+            return Ended(place, held.job, item.result())
+        except Exception as error:  # the task itself fails where it cannot even be loaded
+            lines = str(error).strip().splitlines()
+            return Ended(place, held.job, None, f"slurm job {held.id}: {lines[-1] if lines else type(error).__name__}")
+
+    def _end(self, place: int, held: _Held) -> Ended | None:
+        """Returns how a job ended that left no result, if it did."""
+        passed = time.monotonic() - held.since if held.since else 0.0
+        name, word = f"slurm job {held.id}", held.word
+        if word is None or not word.over:
+            return None
+        begun = word.state != squeue.GONE or self._job(held.id).paths.stdout.exists()
+        if passed < (LATE if begun and word.state in ("COMPLETED", squeue.GONE) else SETTLED):
+            return None
+        if word.state == "CANCELLED" or not begun:
+            return Ended(place, held.job, None, f"{name} was cancelled", "cancelled")
+        if word.state in squeue.LOST:
+            return Ended(place, held.job, None, f"{name}: {word.state}", "lost")
+        how = squeue.exit_code(held.id)
+        return Ended(place, held.job, None, f"{name}: {word.state}{f', {how}' if how else ''}")
+
+    def withdraw(self) -> None:
+        """Takes back what has not begun."""
+        self.gone += [Ended(place, job, None, "not begun", "cancelled") for place, job in self.new.items()]
+        self.new = {}
+        squeue.cancel([held.id for held in self.held.values() if held.word is None or held.word.waits])
+        self.wait = POLL[0]
+
+    def stop(self) -> None:
+        """Has Slurm end every job; those at work save themselves."""
+        self.gone += [Ended(place, job, None, "not begun", "cancelled") for place, job in self.new.items()]
+        self.new = {}
+        squeue.cancel([held.id for held in self.held.values()])
+        self.wait = POLL[0]
+
+    def close(self) -> None:
+        """Does nothing: jobs go on without their launcher."""
+
+
+def _digest(job: Job) -> str:
+    return jobs.digest({"config": job.config, "evals": job.evals, "timeout": job.timeout})
+
+
+def _parameters(directory: Path, options: Options) -> dict[str, Any]:
+    """Returns submitit's parameters."""
+    limit = minutes(options.time) if options.time else None
+    extra = {"requeue": True, "chdir": os.getcwd(), **options.extra}
+    given = dict(
+        job_name=f"sweep-{directory.name}",
+        partition=options.partition,
+        account=options.account,
+        time=limit,  # None: the partition's own
+        nodes=options.nodes,
+        ntasks_per_node=options.ntasks // options.nodes,
+        cpus_per_task=options.cpus,
+        gpus_per_node=options.gpus,
+        mem=options.memory,
+        array_parallelism=MOST,
+        signal_delay_s=min(NOTICE, limit * 12) if limit else NOTICE,
+        setup=[f'export PYTHONPATH="{cli.CHECKOUT}${{PYTHONPATH:+:$PYTHONPATH}}"'],
+        stderr_to_stdout=True,
+        additional_parameters=extra,
+        srun_args=[
+            # Since 22.05, srun does not take this over from sbatch.
+            *([f"--cpus-per-task={options.cpus}"] if options.cpus else []),
+            # The first process evaluates when the others have nothing more to do.
+            *(["--wait=0"] if options.ntasks > 1 else []),
+        ],
+    )
+    return given
+
+
+def task(job: Job) -> Outcome:
+    """Does one run inside a Slurm job: what submitit calls there."""
+    # Until the run's own handlers are set, being told to stop means to end at once: nothing is lost.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE") or "1"
+    os.environ.update(dict.fromkeys(THREADS, cpus))
+    noticed: list[int] = []
+
+    def notice(number: int, _: FrameType | None) -> None:
+        noticed.append(number)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGUSR2, notice)
+    submitits = os.dup(1), os.dup(2)  # its own log, which is not the run's
+    redirect(job.workdir / "log.txt")
+    before = run_status.read(job.workdir).step
+    tasks, index = slurm_tasks(os.environ), int(os.environ.get("SLURM_PROCID", "0"))
+    which = f", process {index} of {tasks}" if tasks > 1 else ""
+    print(f"slurm job {_me()} on {os.environ.get('SLURMD_NODENAME', '?')}{which}", flush=True)
+    # Without others a run is trained in this process.
+    lead = replace(job, train=multiprocess.TRAIN) if tasks > 1 else job
+    outcome = multiprocess.follow(job) if index else work(lead)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number, descriptor in enumerate(submitits, start=1):
+        os.dup2(descriptor, number)
+    if outcome.status == "preempted" and index == 0:
+        if noticed and run_status.read(job.workdir).step > before:
+            _requeue()
+        elif not noticed:
+            _leave()
+    return outcome
+
+
+def _me() -> str:
+    array, index = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{index}" if array else os.environ.get("SLURM_JOB_ID", "?")
+
+
+def _requeue() -> None:
+    """Has this job queued again, and waits to be ended; returns where Slurm does not take it, and the launcher does."""
+    print("its time is up: saved, and queued again", flush=True)
+    done = subprocess.run(["scontrol", "requeue", _me()], capture_output=True, text=True)
+    if done.returncode == 0:
+        time.sleep(600)
+    print(f"scontrol requeue: {done.stderr.strip()}", file=sys.stderr, flush=True)
+
+
+def _leave() -> None:
+    """Ends this process without a result where Slurm is ending the job: whether it goes on is Slurm's to say."""
+    word = squeue.states([_me()]).get(_me())
+    if word is not None and word.state != "RUNNING":
+        os._exit(0)

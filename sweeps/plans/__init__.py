@@ -1,0 +1,1 @@
+"""Plans: what an arm costs on a target, before anything is spent."""

@@ -1,0 +1,134 @@
+"""The programs of an arm, compiled for a target: whether they fit, what they move, and where their cycles go."""
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+from ml_collections import ConfigDict
+
+from configs import fields
+from configs import mesh as meshes
+from eval.cost import programs
+from models.platform import compiling_for
+from sweeps.plans import hlo
+from sweeps.plans.targets import Target, refusal, too_large
+from training.step import train_step as steps
+from training.step.mesh import mesh_of
+
+Lowering = Callable[[ConfigDict, Target], jax.stages.Lowered]
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program of one arm on one device of a target.
+
+    Attributes:
+        memory: bytes: argument, output, temp, alias, and peak (what is alive at once); empty where it does not fit.
+        needed, available: bytes; 0 where nobody tells.
+        error: why it does not compile, where it isn't for its size.
+        kernel: the attention cores in it.
+        bytes_accessed: read and written, as XLA counts, the bodies of loops as often as they run.
+        cycles: estimated, by part of the model; Pallas kernels are not in it. Empty but on TPUs.
+        kernels: Pallas kernels -> how often they run.
+        collectives: [{kind, count, bytes}].
+    """
+
+    memory: dict[str, int] = field(default_factory=dict)
+    needed: int = 0
+    available: int = 0
+    error: str = ""
+    kernel: str = ""
+    bytes_accessed: int = 0
+    cycles: dict[str, int] = field(default_factory=dict)
+    kernels: dict[str, int] = field(default_factory=dict)
+    collectives: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether one device's memory is enough, as far as is known."""
+        return not self.available or self.needed <= self.available
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns all of it, and the verdict."""
+        return {**asdict(self), "fits": self.fits and not self.error}
+
+
+def identity(config: ConfigDict) -> str:
+    """Returns what decides an arm's programs; the learning rate, say, is an argument of them."""
+    shapes = [config.data.batch_size, config.data.length, config.data.packing, config.data.weights.text > 0]
+    return f"{steps.shaping(config)} {shapes} {fields.to_dict(config.mesh)} {fields.to_dict(config.eval.throughput)}"
+
+
+def compiled(config: ConfigDict, target: Target, name: str) -> Program:
+    """Compiles one program (a name of PROGRAMS) of a resolved config; what does not fit or compile is told so."""
+    try:
+        with compiling_for(target.platform):
+            lowered = PROGRAMS[name](config, target)
+            kernel = programs.kernels_in(lowered)
+            done = lowered.compile()
+    except Exception as problem:
+        sizes = too_large(str(problem))
+        if sizes is not None:
+            return Program(needed=sizes[0], available=sizes[1])
+        return Program(error=refusal(problem))
+    memory = programs.analysis(done) or {}
+    account = done.memory_analysis()
+    if account is not None and target.platform == "tpu":
+        # Arguments and temporaries are not all alive at once, and this is what the compiler held against the chip.
+        memory["peak"] = int(account.peak_memory_in_bytes)
+    counts = hlo.count(done.as_text() or "")
+    costs = done.cost_analysis() or {}
+    return Program(
+        memory=memory,
+        needed=memory.get("peak", 0),
+        available=target.capacity,
+        kernel=kernel,
+        bytes_accessed=round(costs.get("bytes accessed", 0.0) * counts.loops),
+        cycles=dict(counts.cycles.most_common()),
+        kernels=dict(sorted(counts.kernels.items())),
+        collectives=tuple(
+            {"kind": kind, "count": often, "bytes": nbytes}
+            for kind, (often, nbytes) in sorted(counts.collectives.items())
+        ),
+    )
+
+
+def over_all(config: ConfigDict, target: Target) -> ConfigDict:
+    """Returns the config with its rows divided over all chips of a target, where its mesh asks for one device."""
+    sizes = meshes.sizes(config.mesh, len(target.devices))
+    if len(target.devices) == 1 or target.platform != "tpu" or math.prod(sizes.values()) > 1:
+        return config
+    changed = fields.from_dict(fields.to_dict(config))
+    changed.mesh.data = -1
+    return changed
+
+
+def _train_step(config: ConfigDict, target: Target) -> jax.stages.Lowered:
+    config = over_all(config, target)
+    mesh = mesh_of(config, target.devices)
+    arguments = steps.arguments(config, mesh=mesh)
+    return steps.jitted(config, mesh).lower(*(arguments if mesh is not None else _on(target, arguments)))
+
+
+def _decode(config: ConfigDict, target: Target) -> jax.stages.Lowered:
+    """Decoding is a single device's: every one has its own rows, and nothing is sent."""
+    shape, abstract = programs.shape(config), steps.abstract(config)
+    cache = jax.eval_shape(lambda: programs.filled_cache(config))
+    tokens = jax.ShapeDtypeStruct((shape.decode_batch_size,), jnp.int32)
+    # A function of its own: what was traced for another platform is not to be had again.
+    fresh = jax.jit(inspect.unwrap(programs.decode_steps), static_argnums=(0, 1), donate_argnums=3)
+    return fresh.lower(abstract.graphdef, shape.new_tokens, *_on(target, (abstract.params, cache, tokens)))
+
+
+def _on(target: Target, tree: Any) -> Any:
+    """Returns shapes that lie on the target's first device; what spans several says itself where it lies."""
+    where = SingleDeviceSharding(target.devices[0])
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), tree)
+
+
+PROGRAMS: dict[str, Lowering] = {"train_step": _train_step, "decode": _decode}

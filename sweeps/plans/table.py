@@ -1,0 +1,135 @@
+"""A plan for people: the table of arms, what the compiler says of each program, and what does not fit."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sweeps.display import aligned
+from sweeps.plans.targets import Target
+
+if TYPE_CHECKING:
+    from sweeps.plans.line import Line
+    from sweeps.plans.programs import Program
+
+ARMS = ("arm", "runs", "parameters", "FLOPs/token", "KV bytes/token", "FLOPs/run", "arguments", "temp", "peak", "fits")
+DETAILS = ("arm", "program", "attention", "peak", "moved", "cycles", "by part", "Pallas kernels", "collectives")
+SHOWN = 4  # parts of the model whose cycles are told
+
+
+def size(number: float | None) -> str:
+    """Returns bytes for people, in binary units by name."""
+    if number is None:
+        return ""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024 or unit == "GiB":
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    raise AssertionError
+
+
+def cells(line: "Line") -> tuple[str, ...]:
+    """Returns an arm's cells, as ARMS; memory is that of its first program."""
+    first = next(iter(line.programs.values()))
+    return (
+        line.arm,
+        str(line.runs),
+        f"{line.parameters['total']:,}",
+        f"{line.flops_per_token['value']:,.0f}",
+        f"{line.kv_bytes_per_token:,}",
+        "" if line.flops is None else f"{line.flops:.3g}",
+        *(size(first.memory.get(name)) for name in ("argument", "temp", "peak")),
+        fits(line),
+    )
+
+
+def fits(line: "Line") -> str:
+    """Returns how much the memory of a device exceeds what an arm needs, or the other way round."""
+    programs = line.programs.values()
+    if any(program.error for program in programs):
+        return "does not compile"
+    if not all(program.available for program in programs):
+        return "unknown"
+    spare = min(program.available - program.needed for program in programs)
+    return f"no: {size(-spare)} too much" if spare < 0 else f"yes: {size(spare)} left"
+
+
+def details(line: "Line") -> list[tuple[str, ...]]:
+    """Returns the cells of an arm's programs that compile, as DETAILS."""
+    return [
+        (
+            line.arm,
+            name.replace("_", " "),
+            program.kernel,
+            size(program.memory["peak"]),
+            size(program.bytes_accessed),
+            f"{sum(program.cycles.values()):,}" if program.cycles else "",
+            shares(program),
+            ", ".join(f"{often} x {kernel}" for kernel, often in program.kernels.items()),
+            ", ".join(f"{one['count']} x {one['kind']} ({size(one['bytes'])})" for one in program.collectives),
+        )
+        for name, program in line.programs.items()
+        if program.memory
+    ]
+
+
+def shares(program: "Program") -> str:
+    """Returns the parts of the model that take the most of a program's estimated cycles."""
+    total = sum(program.cycles.values())
+    most = sorted(program.cycles.items(), key=lambda item: -item[1])[:SHOWN]
+    return ", ".join(f"{part.replace('_', ' ')} {100 * cycles / total:.0f}%" for part, cycles in most if total)
+
+
+def verdicts(line: "Line", target: Target) -> list[str]:
+    """Returns a line for each program of an arm that does not fit or not compile."""
+    told = []
+    for name, program in line.programs.items():
+        what = f"{line.arm}: the {name.replace('_', ' ')}"
+        if program.error:
+            told.append(f"{what} does not compile: {program.error}")
+        elif not program.fits:
+            over = program.needed - program.available
+            told.append(
+                f"{what} does not fit: it needs {size(program.needed)}, and a device of {target.name} has "
+                f"{size(program.available)}: {size(over)} too much"
+            )
+    return told
+
+
+def total(lines: "Sequence[Line]") -> str:
+    """Returns the whole sweep in words."""
+    runs = sum(line.runs for line in lines)
+    text = f"{len(lines)} arms, {runs} runs"
+    known = [(line.runs * line.tokens, line.runs * line.flops) for line in lines if line.tokens and line.flops]
+    if len(known) == len(lines):
+        tokens, flops = (sum(part) for part in zip(*known, strict=True))
+        text += f"; {tokens:,} tokens and {flops:.3g} FLOPs of training in all"
+    return text
+
+
+def show(lines: "Sequence[Line]", target: Target, console: Console) -> None:
+    """Prints the plan: on a terminal as wide as that is, elsewhere in plain lines that nothing cuts."""
+    _table(ARMS, [cells(line) for line in lines], console)
+    if target.platform != "cpu":
+        print()
+        _table(DETAILS, [row for line in lines for row in details(line)], console)
+    for line in lines:
+        for one in line.match:
+            print(f"{line.arm}: {one['words']}")
+        print("\n".join(verdicts(line, target)), end="\n" if verdicts(line, target) else "")
+    memory = f", {size(target.capacity)} of memory each" if target.capacity else ""
+    print(f"{target.name} ({target.kind}{memory}): {total(lines)}")
+
+
+def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]], console: Console) -> None:
+    if not console.is_terminal:
+        print("\n".join(aligned(rows, columns)))
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("arm", *DETAILS) else "right")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)

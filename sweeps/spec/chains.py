@@ -1,0 +1,67 @@
+"""Runs that continue others of the sweep: `init_from = "arm:NAME"` starts each seed from that arm's run of that seed.
+
+So continued training (another scaling, another length, fewer KV heads by surgery) is an arm like any other: it begins
+when the run it continues is done. No JAX.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ml_collections import ConfigDict
+
+from configs.errors import nearest
+
+if TYPE_CHECKING:
+    from sweeps.spec.sweep import Study
+
+PREFIX = "arm:"
+
+
+def continued(config: ConfigDict) -> str | None:
+    """Returns the arm whose runs this config's runs continue, or None."""
+    return config.init_from.removeprefix(PREFIX) if config.init_from.startswith(PREFIX) else None
+
+
+def key(config: ConfigDict) -> str | None:
+    """Returns the run, `<arm>/seed<k>`, that a run's config continues, or None."""
+    arm = continued(config)
+    return None if arm is None else f"{arm}/seed{config.seed}"
+
+
+def same(on_disk: Any, config: ConfigDict) -> bool:
+    """Tells whether the path in a run's config.json is the run that `config` continues, wherever the sweep lay then."""
+    wanted = key(config)
+    return wanted is not None and Path(str(on_disk)).parts[-3:] == ("runs", *Path(wanted).parts)
+
+
+def problems(studies: Iterable["Study"]) -> list[str]:
+    """Returns a line for each arm that continues what is not there: no such arm, other seeds, or itself in the end."""
+    known = {arm.name: (arm, study) for study in studies for arm in study.arms}
+    found = []
+    for name, (arm, study) in known.items():
+        before = continued(arm.config)
+        if before is None:
+            continue
+        where = f"{study.name}: arm {name}: init_from = '{PREFIX}{before}'"
+        if before not in known:
+            found.append(f"{where}: no arm of that name{nearest(before, known)}")
+            continue
+        lacking = sorted(set(study.seeds) - set(known[before][1].seeds))
+        if lacking:
+            found.append(f"{where}: that arm has no seed {', '.join(map(str, lacking))}")
+        if name in _ancestors(name, known):
+            found.append(f"{where}: continues itself")
+    return found
+
+
+def _ancestors(name: str, known: dict[str, Any]) -> list[str]:
+    """Returns the arms that one continues, the next first; ends where they repeat."""
+    found: list[str] = []
+    while name in known:
+        before = continued(known[name][0].config)
+        if before is None or before in found:
+            break
+        found.append(before)
+        name = before
+    return found

@@ -1,0 +1,212 @@
+"""From a sweep file to arms with resolved configs; everything impossible is refused at once, before anything runs.
+
+A sweep file has `get_sweep()`, which returns a dictionary:
+
+    dict(
+        name="head_count",
+        title="...", question="...",                          # for the report
+        base="configs/lm.py",                                 # a config file, from the checkout or beside this file
+        fixed={"budget.amount": 2000},                        # set on every arm
+        axes=[{"model.num_heads": [1, 2, 4]}, ...],           # multiplied; see sweeps/spec/axes.py
+        derived={"model.head_dim": lambda c: c.model.width // c.model.num_heads},  # in order, after the axes
+        arm="h{model.num_heads}",                             # or a function of the arm's config; unset: from the axes
+        match=dict(equal="parameters", to="h4", by="model.mlp_width"),  # see sweeps/spec/match.py
+        seeds=[0, 1],
+        select=dict(field="optimizer.learning_rate", values=[1e-3, 3e-3], seeds=[100]),  # see sweeps/spec/select.py
+        baseline="h4",                                        # the arm others are compared with
+        solved=dict(accuracy=0.9, loss=0.2),                  # for tasks that jump; see report/statistics/solving.py
+        evals=["loss", "throughput"],                         # run after training
+    )
+
+or `dict(name=..., studies={"heads": {...}, "windows": {...}})`, where each study is such a dictionary, and `base`,
+`fixed`, `derived`, `arm`, `match`, `seeds`, `select`, `solved` and `evals` beside `studies` hold for all of them. Arm
+names are unique over all studies, because they name folders, and an arm may continue another one's runs
+(`init_from = "arm:NAME"`, see sweeps/spec/chains.py). Command-line overrides hold for every arm; they come after
+`fixed` and the axes and before `derived`, so that derived fields follow them.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs import cli, fields, validate
+from configs.errors import ConfigError, UserError, nearest
+from sweeps.spec import axes, chains, drafts, match, names, select
+from sweeps.spec.drafts import Draft
+from sweeps.spec.sweep import Arm, Study, Sweep
+
+
+def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Sweep:
+    """Reads a sweep file and expands it.
+
+    Args:
+        path: the file, with `get_sweep()`.
+        overrides: `{dotted field: value}` for every arm (the command line's `--config.x=v`).
+
+    Raises:
+        UserError: the file is missing, fails, or has no `get_sweep`.
+        ConfigError: with one line for each thing wrong with it and for each arm that cannot be.
+    """
+    module = cli.load_module(path)
+    if not hasattr(module, "get_sweep"):
+        hint = " (it is a config: use train.py --config)" if hasattr(module, "get_config") else ""
+        raise UserError(f"{path}: has no get_sweep(){hint}")
+    file = Path(module.__file__ or path)
+    try:
+        given = module.get_sweep()
+    except (Exception, SystemExit) as error:
+        raise cli.failed(path, error, file) from error
+    return expand(given, file=file, overrides=overrides)
+
+
+def expand(given: Any, *, file: Path, overrides: Mapping[str, Any] | None = None) -> Sweep:
+    """Expands a sweep dictionary (see `load`); `file` is where it came from."""
+    overrides = dict(overrides or {})
+    given_studies, problems = drafts.split(given, file)
+    for draft in given_studies:
+        problems += drafts.check_study(draft, overrides)
+    if problems:
+        raise ConfigError(dict.fromkeys(problems))
+    studies = []
+    for draft in given_studies:
+        arms, wrong = _arms(draft, overrides)
+        study = _study(draft, arms)
+        tried, untried = _selection(draft, study)
+        studies += [*tried, study]
+        problems += [*(wrong or _check_baseline(study)), *untried]
+    problems += names.collisions([arm.name for study in studies for arm in study.arms])
+    problems += [] if problems else chains.problems(studies)
+    if problems:
+        raise ConfigError(dict.fromkeys(problems))
+    return Sweep(
+        name=given.get("name") or file.stem,
+        title=given.get("title") or "",
+        file=_relative(file),
+        text=file.read_text(encoding="utf-8") if file.is_file() else "",
+        overrides=overrides,
+        studies=tuple(studies),
+    )
+
+
+def _relative(file: Path) -> str:
+    file = file.resolve()
+    return file.relative_to(cli.CHECKOUT).as_posix() if file.is_relative_to(cli.CHECKOUT) else str(file)
+
+
+def _arms(draft: Draft, overrides: Mapping[str, Any]) -> tuple[list[Arm], list[str]]:
+    """Builds a study's arms, and a line for each one that cannot be."""
+    given = draft.given
+    choices = axes.assignments({"product": list(given["axes"])}) if given.get("axes") else [{}]
+    derived = given.get("derived", {})
+    arms: list[Arm] = []
+    solved: list[match.Draft] = []
+    problems = []
+    for varied in choices:
+        config = copy.deepcopy(draft.base)
+        overridden = {**given.get("fixed", {}), **varied, **overrides}
+        cli.apply(config, overridden)
+        values, wrong = _derive(config, derived)
+        wrong = wrong or validate.problems(config)
+        arm, unnamed = _named(draft, varied, overridden | values, config if wrong else validate.resolve(config))
+        if wrong or unnamed:
+            problems.append(f"{draft.where}arm {arm.name}: {'; '.join([*wrong, *unnamed])}")
+        else:
+            arms.append(arm)
+            solved.append(match.draft(arm.name, config, lambda config: _derive(config, derived)[1]))
+    if given.get("match") and not problems and not names.collisions([arm.name for arm in arms]):
+        problems += match.solve(given["match"], solved, f"{draft.where}match")
+        pairs = [_matched(draft, arm, one) for arm, one in zip(arms, solved, strict=True)]
+        arms = [arm for arm, _ in pairs]
+        problems += [line for _, unnamed in pairs for line in unnamed]
+    return arms, problems + _same_configs(arms, draft.where)
+
+
+def _named(
+    draft: Draft, varied: axes.Assignment, overrides: dict[str, Any], config: ConfigDict
+) -> tuple[Arm, list[str]]:
+    """Returns the arm, and what is wrong with its name; a default stands in for one that cannot be."""
+    label = names.default(varied) or draft.name
+    try:
+        return Arm(draft.name, names.of(draft.given.get("arm"), config, label), overrides, dict(varied), config), []
+    except ConfigError as error:
+        return Arm(draft.name, label, overrides, dict(varied), config), error.problems
+
+
+def _matched(draft: Draft, arm: Arm, solved: match.Draft) -> tuple[Arm, list[str]]:
+    """Returns the arm with the fields that `match` solved, which its name may tell."""
+    if not solved.solved:
+        return arm, []
+    config = solved.build(solved.solved)
+    derived = {name: fields.flatten(config)[name] for name in draft.given.get("derived", {})}
+    named, unnamed = _named(draft, arm.varied, arm.overrides | derived | solved.solved, config)
+    problems = [f"{draft.where}arm {named.name}: {problem}" for problem in unnamed]
+    return replace(named, matches=tuple(solved.matches)), problems
+
+
+def _derive(config: ConfigDict, derived: Mapping[str, Callable[[ConfigDict], Any]]) -> tuple[dict[str, Any], list[str]]:
+    """Sets the derived fields in place; returns them, and what went wrong."""
+    values: dict[str, Any] = {}
+    for name, function in derived.items():
+        try:
+            values[name] = function(config)
+            fields.set_field(config, name, values[name])
+        except ConfigError as error:
+            return values, [f"derived {problem}" for problem in error.problems]
+        except Exception as error:
+            return values, [
+                f"derived {name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            ]
+    return values, []
+
+
+def _same_configs(arms: list[Arm], where: str) -> list[str]:
+    seen: dict[str, str] = {}
+    problems = []
+    for arm in arms:
+        same = seen.setdefault(arm.config.to_json(), arm.name)
+        if same != arm.name:
+            problems.append(f"{where}arm {arm.name}: is the same config as arm {same}")
+    return problems
+
+
+def _study(draft: Draft, arms: list[Arm]) -> Study:
+    given = draft.given
+    return Study(
+        name=draft.name,
+        title=given.get("title") or "",
+        question=given.get("question") or "",
+        base=given["base"],
+        baseline=given.get("baseline"),
+        evals=tuple(given.get("evals", ("loss",))),
+        seeds=tuple(given.get("seeds", (0,))),
+        arms=tuple(arms),
+        solved=dict(given.get("solved") or {}),
+        select=select.of(given.get("select")),
+    )
+
+
+def _selection(draft: Draft, study: Study) -> tuple[list[Study], list[str]]:
+    """Returns the study that tries the values of `select`, which goes before, and what cannot be."""
+    if study.select is None:
+        return [], []
+    arms, problems = select.trials(study.select, study.arms, draft.where)
+    tried = replace(
+        study, name=f"{study.name}: selection", title="", question="", baseline=None, evals=(select.MEASURED,),
+        seeds=study.select.seeds, arms=tuple(arms), select=None, selects_for=study.name,
+    )  # fmt: skip
+    if select.MEASURED not in study.evals:
+        problems.append(
+            f"{draft.where}evals = {list(study.evals)}: must hold {select.MEASURED!r}, by which `select` chooses"
+        )
+    return [tried], problems
+
+
+def _check_baseline(study: Study) -> list[str]:
+    arms = [arm.name for arm in study.arms]
+    if study.baseline is None or study.baseline in arms:
+        return []
+    return [f"{study.name}: baseline = {study.baseline!r} is no arm{nearest(study.baseline, arms)}"]

@@ -1,0 +1,136 @@
+"""A sweep, expanded: its studies, arms and runs, and how a hyperparameter is chosen for each arm."""
+
+import copy
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from sweeps.spec.match import Match
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How a study chooses `field` for each arm: of `values`, on `seeds`."""
+
+    field: str
+    values: tuple[float, ...]
+    seeds: tuple[int, ...]
+
+    def arm(self, name: str, value: float) -> str:
+        """Returns the arm whose runs try a value for another arm."""
+        return f"{name}@{self.field.rsplit('.', 1)[-1]}={value}"
+
+    def keys(self, name: str) -> list[str]:
+        """Returns the runs that an arm's choice waits for."""
+        return [f"{self.arm(name, value)}/seed{seed}" for value in self.values for seed in self.seeds]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for an arm. `value` is None where every value diverged.
+
+    Attributes:
+        losses: for each value the mean loss over the selection seeds, nats; infinite where one diverged.
+    """
+
+    field: str
+    value: float | None
+    losses: dict[float, float]
+
+    @property
+    def edge(self) -> str:
+        """ "lowest" or "highest" where the best value is the grid's last on that side, else ""."""
+        if self.value is None or len(self.losses) < 2:
+            return ""
+        return {min(self.losses): "lowest", max(self.losses): "highest"}.get(self.value, "")
+
+    def described(self) -> dict[str, Any]:
+        """Returns what sweep.json holds of it; null for a loss that is not finite."""
+        losses = [[value, loss if math.isfinite(loss) else None] for value, loss in self.losses.items()]
+        return {"value": self.value, "losses": losses, "edge": self.edge}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One setting of a study: `overrides` is what differs from the base config, `config` is resolved.
+
+    `matches` says how near it came to the arms it is matched with.
+    """
+
+    study: str
+    name: str
+    overrides: dict[str, Any]
+    varied: dict[str, Any]
+    config: ConfigDict
+    matches: tuple[Match, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One arm with one seed: one run directory. `select` says how a field that `config` leaves open is chosen."""
+
+    study: str
+    arm: str
+    seed: int
+    config: ConfigDict
+    evals: tuple[str, ...]
+    select: Selection | None = None
+
+    @property
+    def key(self) -> str:
+        """The run's folder below `runs/`, and how messages name it."""
+        return f"{self.arm}/seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Study:
+    """Arms that are compared with each other.
+
+    `solved` says when a seed has solved its task (report/statistics/solving.py). `select` says how a hyperparameter is
+    chosen for each arm, `choices` what has been chosen. Where `selects_for` names another study, this one holds the
+    runs that try the values for it.
+    """
+
+    name: str
+    title: str
+    question: str
+    base: str
+    baseline: str | None
+    evals: tuple[str, ...]
+    seeds: tuple[int, ...]
+    arms: tuple[Arm, ...]
+    solved: dict[str, float] = field(default_factory=dict)
+    select: Selection | None = None
+    selects_for: str = ""
+    choices: dict[str, Choice] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A whole sweep file, expanded."""
+
+    name: str
+    title: str
+    file: str
+    text: str
+    overrides: dict[str, Any]
+    studies: tuple[Study, ...]
+
+    def runs(self) -> list[Run]:
+        """Returns every run, the seeds of an arm one after the other, so that its compiled programs serve them all."""
+        return [
+            Run(study.name, arm.name, seed, with_seed(arm, seed), study.evals, study.select)
+            for study in self.studies
+            for arm in study.arms
+            for seed in study.seeds
+        ]
+
+
+def with_seed(arm: Arm, seed: int) -> ConfigDict:
+    """Returns the arm's config for one seed, labelled with the arm's name."""
+    config = copy.deepcopy(arm.config)
+    config.seed = seed
+    config.name = arm.name
+    return config

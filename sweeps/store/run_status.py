@@ -1,0 +1,247 @@
+"""How a run stands, read from the files of its directory alone; no JAX, and never a write."""
+
+import datetime
+import json
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from configs.documents import ordinary
+from training.runtime import process as processes
+
+STATUSES = ("done", "running", "preempted", "failed", "diverged", "waiting")
+FINISHED = ("done", "diverged")  # what a launcher leaves as it is; a diverged run would diverge again
+STALE = 600.0  # seconds without a sign of life after which a run on another host counts as ended
+TAIL = 8192  # bytes at the end of metrics.jsonl that hold its last lines
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One run as its files show it.
+
+    Attributes:
+        status: one of STATUSES.
+        note: what the status does not say ("its process ended", evaluations that are missing).
+        error: the error of a failed or diverged run.
+        step: optimizer steps done; `total` of how many, an estimate (`about`) where the budget is not in steps.
+        train_loss, val_loss: nats per token, the newest.
+        tokens_per_second: of training, the newest.
+        seconds_left: of training; None where it cannot be told.
+        seconds: spent so far (run.json's wall time in total).
+        missing: evaluations asked for that have neither a result nor an error.
+        eval_errors: evaluations that failed, with their error.
+    """
+
+    status: str
+    note: str = ""
+    error: str = ""
+    step: int = 0
+    total: int | None = None
+    about: bool = False
+    train_loss: float | None = None
+    val_loss: float | None = None
+    tokens_per_second: float | None = None
+    seconds_left: float | None = None
+    seconds: float | None = None
+    missing: tuple[str, ...] = ()
+    eval_errors: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Trained and evaluated: nothing is left to do."""
+        return self.status == "diverged" or (self.status == "done" and not self.missing and not self.eval_errors)
+
+    @property
+    def error_line(self) -> str:
+        """The error's last line that says something."""
+        lines = [line.strip() for line in self.error.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
+
+def read(workdir: Path, evals: Sequence[str] = (), total_steps: int | None = None) -> Standing:
+    """Returns how the run in `workdir` stands.
+
+    Args:
+        workdir: the run directory, which need not exist.
+        evals: evaluations that the sweep asks for.
+        total_steps: shown for a run that has not begun.
+    """
+    try:
+        run = json.loads(ordinary(workdir / "run.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Standing("waiting", total=total_steps, missing=tuple(evals))
+    except (OSError, ValueError, RecursionError) as error:
+        return Standing("failed", error=f"run.json cannot be read: {error}", missing=tuple(evals))
+    if not isinstance(run, dict):
+        return Standing("failed", error="run.json holds no object", missing=tuple(evals))
+    run |= {name: _mapping(run.get(name)) for name in ("budget", "wall_time", "eval_errors")}
+    status, note = _status(run, workdir)
+    lines = last_lines(workdir / "metrics.jsonl")
+    latest = {**_numbers(run), **(lines[-1] if lines and status != "done" else {})}
+    errors = {name: str(text) for name, text in run["eval_errors"].items() if not _evaluated(workdir, name)}
+    missing = tuple(name for name in evals if name not in errors and not _evaluated(workdir, name))
+    total, about = _total(run, latest)
+    return Standing(
+        status=status,
+        note=note or (_evaluations(missing, errors) if status == "done" else ""),
+        error=str(run.get("error") or (note if status == "failed" else "")),
+        step=_step(latest),
+        total=total,
+        about=about,
+        train_loss=_number(latest.get("train_loss")),
+        val_loss=_number(latest.get("val_loss")) or _number(run.get("val_loss")),
+        tokens_per_second=_number(lines[-1].get("tokens_per_second")) if lines else None,
+        seconds_left=_seconds_left(run, lines) if status == "running" else None,
+        seconds=_number(run["wall_time"].get("total")),
+        missing=missing,
+        eval_errors=errors,
+    )
+
+
+def _status(run: Mapping[str, Any], workdir: Path) -> tuple[str, str]:
+    status = run.get("status")
+    if status == "running":
+        return ("running", "") if alive(run, workdir) else ("preempted", "its process ended")
+    if not isinstance(status, str) or status not in STATUSES:
+        return "failed", f"run.json has the unknown status {status!r}"
+    return status, ""
+
+
+def _evaluated(workdir: Path, name: str) -> bool:
+    return (workdir / "eval" / f"{name}.json").is_file()
+
+
+def _evaluations(missing: Sequence[str], errors: Mapping[str, str]) -> str:
+    parts = []
+    if missing:
+        parts.append(f"not yet evaluated: {', '.join(missing)}")
+    parts += [f"evaluation {name} failed: {_last_line(text)}" for name, text in errors.items()]
+    return "; ".join(parts)
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1]
+
+
+def alive(run: Mapping[str, Any], workdir: Path) -> bool:
+    """Tells whether the process that wrote run.json still works on it.
+
+    On this host by its process id; one that began at another time, counted from the machine's start since clocks jump,
+    is another one that got the same id (where that is not told: one younger than the file). On another host by the age
+    of its files.
+    """
+    updated = timestamp(run.get("updated"))
+    if run.get("host") != socket.gethostname():
+        metrics = workdir / "metrics.jsonl"
+        newest = max(updated, metrics.stat().st_mtime if metrics.is_file() else 0.0)
+        return time.time() - newest < STALE
+    try:
+        process = psutil.Process(int(run.get("pid") or 0))
+        began, known = processes.began(process.pid), run.get("pid_began")
+        # `updated` is in whole seconds.
+        same = began == known if began and known else process.create_time() <= updated + 2.0
+        return process.status() != psutil.STATUS_ZOMBIE and same
+    except (psutil.NoSuchProcess, ValueError, TypeError, OverflowError):
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+def now() -> str:
+    """Returns the time in UTC, ISO 8601."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def timestamp(text: Any) -> float:
+    """Returns an ISO time as seconds since 1970; 0 where it is none."""
+    try:
+        return datetime.datetime.fromisoformat(str(text)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return 0.0
+
+
+def last_lines(path: Path) -> list[dict[str, Any]]:
+    """Returns the last whole objects of a JSON-lines file, without reading all of it."""
+    try:
+        with ordinary(path).open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - TAIL))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return []
+    lines = text.split("\n")[1 if size > TAIL else 0 : -1]  # the first may be cut, the last is not yet whole
+    found = []
+    for line in lines:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and _number(value.get("step")) is not None:
+            found.append(value)
+    return found
+
+
+def _numbers(run: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: run.get(name) for name in ("step", "tokens", "flops", "train_loss", "val_loss")}
+
+
+def _number(value: Any) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if abs(value) < 1e300 else None  # nan, too, compares false
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _step(line: Mapping[str, Any]) -> int:
+    return int(_number(line.get("step")) or 0)
+
+
+UNITS = {"steps": "step", "tokens": "tokens", "flops": "flops"}  # budget.kind -> the field that counts it
+
+
+def _spent(run: Mapping[str, Any], line: Mapping[str, Any]) -> float | None:
+    """Returns the share of the budget spent, 0 .. 1."""
+    budget = _mapping(run.get("budget"))
+    amount = _number(budget.get("amount"))
+    if budget.get("kind") == "seconds":
+        done = _number(_mapping(run.get("wall_time")).get("train"))
+    else:
+        done = _number(line.get(UNITS.get(str(budget.get("kind")), "")))
+    return None if not amount or done is None else min(1.0, done / amount)
+
+
+def _total(run: Mapping[str, Any], latest: Mapping[str, Any]) -> tuple[int | None, bool]:
+    budget = _mapping(run.get("budget"))
+    step = _step(latest)
+    if budget.get("kind") == "steps":
+        return round(_number(budget.get("amount")) or 0) or None, False
+    spent = _spent(run, latest)
+    return (round(step / spent), True) if spent and step else (None, False)
+
+
+def _seconds_left(run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> float | None:
+    if not lines:
+        return None
+    budget, line = _mapping(run.get("budget")), lines[-1]
+    amount = _number(budget.get("amount"))
+    spent, speed = _spent(run, line), _number(line.get("tokens_per_second"))
+    if budget.get("kind") == "seconds":
+        return None if spent is None or amount is None else (1 - spent) * amount
+    tokens = _number(line.get("tokens"))
+    if not spent or not speed or not tokens:
+        return None
+    step = _step(line)
+    if budget.get("kind") == "steps" and amount is not None and step and len(lines) > 1:
+        # Stages of a curriculum have batches of different sizes: the newest one's counts.
+        steps = step - _step(lines[-2])
+        each = (tokens - (_number(lines[-2].get("tokens")) or 0)) / steps if steps > 0 else tokens / step
+        return max(0.0, (amount - step) * each / speed)
+    return tokens * (1 - spent) / spent / speed

@@ -1,0 +1,334 @@
+"""The sweep directory: sweep.json, `runs/<arm>/seed<k>/`, and who may work in it. No JAX.
+
+Everything a launcher must remember is in these files, so that any launcher can go on where another stopped:
+`sweep.json` says what is wanted, each run's own files say how far it is (`sweeps/store/run_status.py`).
+"""
+
+import contextlib
+import json
+import math
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from ml_collections import ConfigDict
+
+from configs import fields, redaction
+from configs.documents import ordinary
+from configs.errors import ConfigError, UserError
+from sweeps.spec import chains, names, select
+from sweeps.spec.sweep import Run, Sweep
+from sweeps.store import lease, run_status
+from training.run_directory.files import read_json, write_json
+
+SCHEMA = 1
+# Fields that change what is written beside a run, not the run; the trainer lets them differ too.
+FREE = ("name", "tracker", "mesh.", "log.", "watch.", "checkpoint.", "data.cache_dir", "data.workers", "data.prefetch")
+PRIVATE = ".sweep"  # locks and the workers' own output
+CANCEL = "cancel"  # a file in PRIVATE: a launcher that sees it stops
+
+
+def run_dir(directory: Path, arm: str, seed: int) -> Path:
+    """Returns where a run lies.
+
+    Raises:
+        UserError: the name, or the seed, would lead elsewhere (in a sweep.json that somebody else wrote).
+    """
+    if not isinstance(arm, str) or not names.SAFE.fullmatch(arm) or not isinstance(seed, int):
+        raise UserError(f"{directory}: the run {arm}/seed{seed} is not safe as a folder; allowed: {names.ALLOWED}")
+    return directory / "runs" / arm / f"seed{seed}"
+
+
+@contextlib.contextmanager
+def launching(directory: Path) -> Iterator[None]:
+    """Holds the sweep directory for one launcher; the lock ends with the process, however it ends.
+
+    Raises:
+        UserError: another launcher holds it.
+    """
+    private = directory / PRIVATE
+    try:
+        private.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out={directory}: cannot be made: {error.strerror}") from error
+    owner = private / "launch.json"
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lease.hold(private / "launch.lock"))
+        except lease.Held:
+            raise UserError(
+                f"{directory}: another launcher is at work here{_owner(owner)}; it must end first"
+            ) from None
+        stack.callback(owner.unlink, missing_ok=True)
+        (private / CANCEL).unlink(missing_ok=True)  # it was meant for an earlier launcher
+        write_json(owner, {"pid": os.getpid(), "host": socket.gethostname()})
+        yield
+
+
+def _owner(path: Path) -> str:
+    try:
+        who = json.loads(ordinary(path).read_text(encoding="utf-8"))
+        return f" (process {who['pid']} on {who['host']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def launcher(directory: Path) -> str:
+    """Returns which launcher is at work here, in words; empty where none is, or (on this host) its process is gone."""
+    path = directory / PRIVATE / "launch.json"
+    try:
+        who = json.loads(ordinary(path).read_text(encoding="utf-8"))
+        if who["host"] == socket.gethostname() and not psutil.pid_exists(int(who["pid"])):
+            return ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return _owner(path).strip(" ()")
+
+
+def cancelled(directory: Path) -> bool:
+    """Tells whether somebody has asked the launcher at work here to save everything and end (`sweeps.cancel`)."""
+    return (directory / PRIVATE / CANCEL).exists()
+
+
+def run_lock(directory: Path, arm: str, seed: int) -> Path:
+    """Returns the file that a worker holds (`lease.hold`) while it works on a run."""
+    folder = directory / PRIVATE / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{arm}.seed{seed}.lock"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What taking up a sweep changed: arms that are new, and arms that are no longer in the file (their runs stay)."""
+
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+
+def take_up(directory: Path, sweep: Sweep, now: str) -> Change:
+    """Writes sweep.json, after making sure that nothing on disk contradicts it.
+
+    Raises:
+        UserError: the directory holds another sweep, or a run.
+        ConfigError: runs on disk have another config than the sweep asks for; the fields are named, nothing is changed.
+    """
+    if (directory / "run.json").exists():
+        raise UserError(f"--out={directory}: is a run directory; a sweep needs a folder of its own")
+    path = directory / "sweep.json"
+    earlier = read(directory) if path.exists() else {}
+    if earlier and earlier.get("name") != sweep.name:
+        raise UserError(
+            f"--out={directory}: holds the sweep {earlier.get('name')}, not {sweep.name}; choose another folder"
+        )
+    problems = contradictions(directory, sweep.runs())
+    if problems:
+        raise ConfigError(problems)
+    record(directory, sweep, now)
+    before = [arm["name"] for study in earlier.get("studies", []) for arm in study["arms"]]
+    after = [arm.name for study in sweep.studies for arm in study.arms]
+    return Change(
+        added=tuple(name for name in after if name not in before) if earlier else (),
+        dropped=tuple(name for name in before if name not in after),
+    )
+
+
+def record(directory: Path, sweep: Sweep, now: str) -> None:
+    """Writes sweep.json with what `select` has chosen by now."""
+    path = directory / "sweep.json"
+    created = read(directory).get("created") if path.exists() else None
+    write_json(path, describe(select.applied(directory, sweep), created=created or now, updated=now))
+
+
+def describe(sweep: Sweep, created: str, updated: str) -> dict[str, Any]:
+    """Returns sweep.json's content."""
+    studies = [
+        {
+            "name": study.name,
+            "title": study.title,
+            "question": study.question,
+            "base": study.base,
+            "baseline": study.baseline,
+            "evals": list(study.evals),
+            "seeds": list(study.seeds),
+            "solved": study.solved,
+            "select": select.described(study),
+            "selects_for": study.selects_for,
+            "arms": [
+                {
+                    "name": arm.name,
+                    "overrides": arm.overrides,
+                    "varied": arm.varied,
+                    "config": fields.to_dict(arm.config),
+                    "match": [match.described() for match in arm.matches],
+                }
+                for arm in study.arms
+            ],
+        }
+        for study in sweep.studies
+    ]
+    return {
+        "schema": SCHEMA,
+        "name": sweep.name,
+        "title": sweep.title,
+        "file": sweep.file,
+        "text": sweep.text,
+        "command_line": sweep.overrides,
+        "created": created,
+        "updated": updated,
+        "studies": studies,
+    }
+
+
+def read(directory: Path) -> dict[str, Any]:
+    """Returns sweep.json.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    path = directory / "sweep.json"
+    if not path.exists():
+        hint = ": no such folder" if not directory.is_dir() else ": is not a sweep directory (no sweep.json)"
+        raise UserError(f"{directory}{hint}")
+    value = read_json(path)
+    if wrong := _wrong(value):
+        raise UserError(f"{path}: is not a sweep's description: {wrong}")
+    return value
+
+
+def _wrong(value: Any) -> str:
+    """Returns what is not as `describe` writes it, of all that is read again; empty where everything is."""
+    if not isinstance(value, dict) or not isinstance(value.get("studies"), list):
+        return "it has no list `studies`"
+    for index, study in enumerate(value["studies"]):
+        where = f"studies[{index}]"
+        if not isinstance(study, dict) or not isinstance(study.get("name"), str):
+            return f"{where} has no name"
+        for key, kind in (("arms", dict), ("seeds", int), ("evals", str)):
+            items = study.get(key) if key != "evals" else study.get(key) or []
+            if not isinstance(items, list) or not all(type(item) is kind for item in items):
+                return f"{where}.{key} is no list of {'objects' if kind is dict else kind.__name__}"
+        for number, arm in enumerate(study["arms"]):
+            name, budget = arm.get("name"), _budget(arm.get("config"))
+            if not isinstance(name, str) or {*name.split("/")} & {"", ".", ".."}:
+                return f"{where}.arms[{number}].name = {name!r}"
+            if not isinstance(budget.get("amount"), int | float) or not isinstance(budget.get("kind"), str):
+                return f"{where}.arms[{number}].config has no budget"
+    return ""
+
+
+def _budget(config: Any) -> dict[str, Any]:
+    budget = config.get("budget") if isinstance(config, dict) else None
+    return budget if isinstance(budget, dict) else {}
+
+
+def contradictions(directory: Path, runs: list[Run]) -> list[str]:
+    """Returns a line for each arm whose runs on disk were made with another config, naming the fields."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for run in runs:
+        path = run_dir(directory, run.arm, run.seed) / "config.json"
+        if not path.exists():
+            continue
+        changed = differences(read_json(path), select.decided(directory, run))
+        if run.select is not None and select.read(directory, run.select, run.arm) is None:
+            changed = [phrase for phrase in changed if not phrase.startswith(f"{run.select.field} was ")]
+        if changed:
+            found.setdefault((run.arm, "; ".join(changed)), []).append(run.seed)
+    return [
+        f"runs/{arm} (seed {', '.join(map(str, seeds))}): on disk with another config: {changed}. Give the arm another "
+        "name, use another --out, or remove these runs"
+        for (arm, changed), seeds in found.items()
+    ]
+
+
+def differences(on_disk: Any, wanted: ConfigDict) -> list[str]:
+    """Returns what differs between a run's config.json and the config wanted now, a phrase a field.
+
+    A field that the file lacks (an older version's) counts as its default, and those of FREE do not count.
+    `model.vocab_size` is filled in from the tokenizer by the training, so an unset one agrees with any.
+    """
+    try:
+        before = fields.flatten(fields.from_dict(on_disk))
+    except (ConfigError, AttributeError, TypeError) as error:
+        return [f"config.json cannot be read: {' '.join(str(error).splitlines()[:1])}"]
+    after = fields.flatten(wanted)
+    return [
+        f"{name} was {_plain(before[name])!r}, now {_plain(value)!r}"
+        for name, value in after.items()
+        if _plain(before[name]) != _plain(value)
+        and not name.startswith(FREE)
+        and not (name == "model.vocab_size" and value is None)
+        and not (name == "init_from" and chains.same(before[name], wanted))
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value as JSON would give it back, so that tuples and lists compare."""
+    return json.loads(json.dumps(value, default=lambda node: node.to_dict()))
+
+
+def bound(directory: Path, config: ConfigDict, workdir: Path) -> dict[str, Any]:
+    """Returns a run's config as its trainer takes it: the run that it continues, if any, is a path.
+
+    A run that has begun keeps the path in its config.json, though the sweep has moved since: only its first step reads
+    it.
+    """
+    values = fields.to_dict(config)
+    run = chains.key(config)
+    if run is not None:
+        values["init_from"] = str(directory / "runs" / run)
+        path = workdir / "config.json"
+        before = read_json(path).get("init_from") if path.exists() else None
+        values["init_from"] = before if chains.same(before, config) else values["init_from"]
+    return values
+
+
+def mark(workdir: Path, **values: Any) -> None:
+    """Sets fields of a run's run.json, which need not exist yet; for what the trainer itself can no longer write.
+
+    Where the disk takes nothing, that is told and nothing more: the launcher goes on with what it can.
+    """
+    path = workdir / "run.json"
+    try:
+        before = json.loads(ordinary(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = {"schema": SCHEMA}
+    try:
+        write_json(path, redaction.clean({**before, **values}))
+    except OSError as error:
+        print(f"{path}: cannot be written ({error.strerror}): {redaction.redacted(str(values))}", file=sys.stderr)
+
+
+def listed(directory: Path) -> list[tuple[str, str, int, tuple[str, ...], Mapping[str, Any]]]:
+    """Returns (study, arm, seed, evaluations, the arm's config) of every run that sweep.json asks for."""
+    return [
+        (study["name"], arm["name"], seed, tuple(study.get("evals") or ()), arm["config"])
+        for study in read(directory)["studies"]
+        for arm in study["arms"]
+        for seed in study["seeds"]
+    ]
+
+
+def standings(directory: Path) -> dict[str, run_status.Standing]:
+    """Returns how every run of a sweep directory stands, by its key `<arm>/seed<k>`."""
+    return {
+        f"{arm}/seed{seed}": run_status.read(run_dir(directory, arm, seed), evals, total_steps(config))
+        for _, arm, seed, evals, config in listed(directory)
+    }
+
+
+def strangers(directory: Path, keys: Sequence[str]) -> list[str]:
+    """Returns the runs on disk that are not among `keys`: of arms or seeds that the sweep no longer has."""
+    found = (path.parent for path in (directory / "runs").glob("*/seed*/run.json"))
+    return sorted(key for path in found if (key := f"{path.parent.name}/{path.name}") not in keys)
+
+
+def total_steps(config: Mapping[str, Any]) -> int | None:
+    """Returns the steps of a run whose budget is given in steps."""
+    budget = config["budget"]
+    finite = math.isfinite(budget["amount"])
+    return round(budget["amount"]) if budget["kind"] == "steps" and finite else None

@@ -1,0 +1,136 @@
+"""The whole model in float64 NumPy, written from the formulas: the forward that every switch is held against.
+
+Plain and slow: heads and layers are loops. It knows what the switches' table tries: pre-norm blocks with RMSNorm and
+SwiGLU, tied embeddings, and every position and attention switch.
+"""
+
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from tests.switches import written
+from tests.switches.written import Arrays
+
+LAYERED = ("kerple_log", "kerple_power", "fire", "cope")  # each layer has parameters of its own
+
+
+def logits(
+    model: ConfigDict, params: Arrays, tokens: np.ndarray, seen: list[tuple[np.ndarray, np.ndarray]] | None = None
+) -> np.ndarray:
+    """Returns float64 logits [T, V] of one sequence [T]; each head's weights [T, T] and output [T, V] go to `seen`."""
+    p = np.arange(len(tokens))
+    kinds = tuple(model.position.pattern) or (model.position.kind,)
+    windows = tuple(model.attention.window_pattern) or (model.attention.window,)
+    x = params["embedding"][tokens] + written.embedded(model, kinds[0], params.get("schemes", {}), p)
+    met: dict[str, int] = {}
+    for layer in range(model.num_layers):
+        kind, window = kinds[layer % len(kinds)], windows[layer % len(windows)] or None
+        own = dict(params.get("schemes", {}).get(kind, {}))
+        if kind in LAYERED:
+            own = {name: leaf[met.get(kind, 0)] for name, leaf in own.items()}
+        met[kind] = met.get(kind, 0) + 1
+        block = _layer(params["blocks"], layer)
+        h = norm(model, x, block["attention_norm"])
+        x = x + attention(model, kind, window, block["attention"], own, h, p, seen)
+        h, mlp = norm(model, x, block["mlp_norm"]), block["mlp"]
+        gate = h @ mlp["gate"]["kernel"]
+        x = x + (gate / (1 + np.exp(-gate)) * (h @ mlp["up"]["kernel"])) @ mlp["down"]["kernel"]
+    return norm(model, x, params["norm"]) @ params["embedding"].T
+
+
+def _layer(tree: Any, layer: int) -> Any:
+    return {name: _layer(leaf, layer) for name, leaf in tree.items()} if isinstance(tree, dict) else tree[layer]
+
+
+def norm(model: ConfigDict, x: np.ndarray, own: Arrays) -> np.ndarray:
+    """Returns RMSNorm over the last axis."""
+    return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + model.norm_eps) * own["scale"]
+
+
+def linear(x: np.ndarray, own: Arrays) -> np.ndarray:
+    """Returns x W + b."""
+    return x @ own["kernel"] + own.get("bias", 0.0)
+
+
+def attention(
+    model: ConfigDict,
+    kind: str,
+    window: int | None,
+    own: Arrays,
+    scheme: Arrays,
+    h: np.ndarray,
+    p: np.ndarray,
+    seen: list[tuple[np.ndarray, np.ndarray]] | None = None,
+) -> np.ndarray:
+    """Returns a layer's attention [T, D] of normalised input [T, D]."""
+    project = latent if model.attention.kind == "mla" else grouped
+    q, k, v, factor = project(model, kind, own, h, p)
+    q = q * written.temperature(model, kind, p)[:, None, None]
+    asked, dims = model.attention, q.shape[2]
+    scale = asked.scale if asked.scale is not None else 1 / dims if asked.scale_rule == "mup" else 1 / np.sqrt(dims)
+    distance = p[:, None] - p[None, :]
+    visible = (distance >= 0) & (distance < (window or np.inf))
+    added = written.bias(model, kind, scheme, p, p)
+    heads = []
+    for head in range(model.num_heads):
+        group = head // (model.num_heads // k.shape[1])
+        scores = factor * scale * q[:, head] @ k[:, group].T
+        if asked.soft_cap is not None:
+            scores = asked.soft_cap * np.tanh(scores / asked.soft_cap)
+        scores = scores + added[head]
+        if kind == "cope":
+            scores = scores + written.cope(scheme["table"], q[:, head], scores, visible)
+        weights = np.where(visible, np.exp(scores), 0)
+        sink = np.exp(own["sinks"][head]) if asked.sinks else 0.0
+        weights = weights / (weights.sum(1, keepdims=True) + sink)
+        heads.append(weights @ v[:, group])
+        if seen is not None:
+            seen.append((weights, heads[-1]))
+    return linear(np.concatenate(heads, axis=1), own["out"])
+
+
+def grouped(model: ConfigDict, kind: str, own: Arrays, h: np.ndarray, p: np.ndarray) -> tuple[Any, Any, Any, float]:
+    """Returns q [T, H, K], k and v [T, G, K], turned, and 1."""
+    H, G, K = model.num_heads, model.num_kv_heads, model.head_dim
+    if model.attention.qkv == "fused":
+        whole = linear(h, own["qkv"])
+        q, k, v = whole[:, : H * K], whole[:, H * K : (H + G) * K], whole[:, (H + G) * K :]
+    else:
+        q, k, v = (linear(h, own[name]) for name in ("query", "key", "value"))
+    q, k, v = q.reshape(-1, H, K), k.reshape(-1, G, K), v.reshape(-1, G, K)
+    if model.attention.qk_norm:
+        q, k = norm(model, q, own["query_norm"]), norm(model, k, own["key_norm"])
+    q = written.turned(model, kind, q, p, len(p))
+    return q, written.turned(model, kind, k, p, len(p), keys=True), v, 1.0
+
+
+def latent(model: ConfigDict, kind: str, own: Arrays, h: np.ndarray, p: np.ndarray) -> tuple[Any, Any, Any, float]:
+    """Returns multi-head latent attention's q and k [T, H, nope + rope] and v [T, H, value], and what scores grow by.
+
+    Equations 9 to 19 of DeepSeek-V2, with its code's RMSNorm on the latents.
+    """
+    mla, H = model.attention.mla, model.num_heads
+    c_q = h if mla.query_rank is None else norm(model, linear(h, own["query_down"]), own["query_norm"])
+    q = linear(c_q, own["query"]).reshape(-1, H, mla.nope_dim + mla.rope_dim)
+    down = linear(h, own["kv_down"])
+    c_kv, shared = norm(model, down[:, : mla.kv_rank], own["kv_norm"]), down[:, None, mla.kv_rank :]
+    k_nope = linear(c_kv, own["key_up"]).reshape(-1, H, mla.nope_dim)
+    v = linear(c_kv, own["value_up"]).reshape(-1, H, mla.value_dim)
+    q_rope = written.turned(model, kind, q[:, :, mla.nope_dim :], p, len(p))
+    k_rope = np.repeat(written.turned(model, kind, shared, p, len(p), keys=True), H, axis=1)
+    scaling, factor = model.position.rope.scaling, 1.0
+    if kind == "rope" and scaling.kind == "yarn" and scaling.mscale_all_dim:
+        factor = written.mscale(scaling, scaling.mscale_all_dim) ** 2
+    k = np.concatenate([k_nope, k_rope], axis=2)
+    return np.concatenate([q[:, :, : mla.nope_dim], q_rope], axis=2), k, v, factor
+
+
+def loss(model: ConfigDict, params: Arrays, tokens: np.ndarray, targets: np.ndarray) -> float:
+    """Returns the mean cross-entropy of rows [B, T], in nats."""
+    total = 0.0
+    for row, wanted in zip(tokens, targets, strict=True):
+        out = logits(model, params, row)
+        largest = out.max(axis=1)
+        total += np.sum(np.log(np.exp(out - largest[:, None]).sum(1)) + largest - out[np.arange(len(row)), wanted])
+    return float(total / tokens.size)

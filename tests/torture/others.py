@@ -1,0 +1,189 @@
+"""Second processes, data workers, devices, clocks, and the workers of a sweep."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psutil
+
+from tests.torture.scene import BASE, LONG, Found, Scene, as_json, newest_whole, trace, until
+from tests.torture.zygote import Child
+
+
+def second_process(scene: Scene, draw: Random, number: int) -> Found:
+    """A second process is started on a run directory at a random moment; it is refused, the first one ends well."""
+    found, flavour, place = Found(), draw.choice(scene.flavours), scene.place(number)
+    workdir, config = place / "run", scene.references[flavour].config
+    first = scene.start(config, workdir)
+    first.wait(draw.uniform(0.3, scene.references[flavour].seconds))
+    given: dict[str, Any] = {"config": config, "workdir": str(workdir)}
+    second = scene.zygote.start("torture.children:train", place / "second.log", **given)
+    second.wait(LONG)
+    if second.code == 2 and "another process is training there" in second.said():
+        found.injected += 1
+    elif second.code != 0 or not first.wait(1.0):
+        found.wrong(f"{place}: the second process ended with {second.code}: {second.said()[-300:]}", lost=1)
+    scene.finish(found, flavour, workdir, first)
+    found.resumed = found.injected
+    return found
+
+
+def _workers(child: Child) -> list[psutil.Process]:
+    try:
+        below = psutil.Process(child.pid).children(recursive=True)
+        return [process for process in below if "spawn_main" in " ".join(process.cmdline())]
+    except psutil.Error:
+        return []
+
+
+def _data_worker(scene: Scene, draw: Random, number: int, signals: int, words: str) -> Found:
+    found, flavour, workdir = Found(), draw.choice(scene.flavours), scene.place(number) / "run"
+    child = scene.start(scene.config(flavour, data__workers=1), workdir, patience=20.0)
+    child.until(lambda: newest_whole(workdir) > 0, LONG)
+    child.wait(draw.uniform(0.0, 0.3))
+    for process in _workers(child):
+        try:
+            os.kill(process.pid, signals)
+        except ProcessLookupError:
+            continue
+        found.injected += 1
+    said = scene.finish(found, flavour, workdir, child)
+    if found.injected and words not in said and "died" not in said:  # or all its batches had been taken
+        found.notes.append(f"{workdir}: ended without need of its worker")
+    found.resumed = found.injected
+    return found
+
+
+def data_worker_killed(scene: Scene, draw: Random, number: int) -> Found:
+    """SIGKILL to the process that prepares batches; the run itself goes on."""
+    return _data_worker(scene, draw, number, signal.SIGKILL, "died")
+
+
+def data_worker_hangs(scene: Scene, draw: Random, number: int) -> Found:
+    """SIGSTOP to the process that prepares batches; the run itself goes on."""
+    return _data_worker(scene, draw, number, signal.SIGSTOP, "gave no batch")
+
+
+def device_lost(scene: Scene, draw: Random, number: int) -> Found:
+    """A step that raises as JAX does when a device is lost; the run ends with a reason, and goes on when started."""
+    found, flavour, workdir = Found(), draw.choice(scene.flavours), scene.place(number) / "run"
+    config = scene.references[flavour].config
+    for _ in range(draw.randint(1, 2)):
+        child = scene.start(config, workdir, lose_device_at=draw.randint(1, scene.steps // 2))
+        child.wait(LONG)
+        if child.code == 0:
+            break
+        found.injected += 1
+        record = as_json(workdir / "run.json") or {}
+        if child.code != 2 or record.get("status") != "failed" or "the device failed" not in str(record.get("error")):
+            found.wrong(f"{workdir}: code {child.code}, {record.get('status')}: {record.get('error')}", lost=1)
+    scene.finish(found, flavour, workdir)
+    found.resumed = found.injected
+    return found
+
+
+def clock(scene: Scene, draw: Random, number: int) -> Found:
+    """The clock of a run jumps back and forth by up to two days; it is killed once, and goes on with another clock."""
+    found, flavour, workdir = Found(), draw.choice(scene.flavours), scene.place(number) / "run"
+    seconds = scene.references[flavour].seconds
+    for last in (False, True):
+        jumps = [[draw.uniform(0.0, seconds), draw.choice((-1, 1)) * draw.uniform(1.0, 172_800)] for _ in range(3)]
+        child = scene.start(scene.references[flavour].config, workdir, clock=jumps)
+        found.injected += len(jumps)
+        if not last:
+            child.wait(draw.uniform(0.0, seconds))
+            child.signal(signal.SIGKILL)
+            child.wait(LONG)
+    if child.wait(LONG) and child.code == 2 and "a clock that is set forward" in child.said():
+        child = scene.start(scene.references[flavour].config, workdir)
+    scene.finish(found, flavour, workdir, child)
+    times = (as_json(workdir / "run.json") or {}).get("wall_time", {})
+    if not all(0 <= value < LONG for value in times.values()):
+        found.wrong(f"{workdir}: wall time {times}", lost=1)
+    found.resumed = found.injected
+    return found
+
+
+SWEEP = """
+def get_sweep():
+    return dict(
+        name="tortured", base="configs/tiny.py", fixed={fixed!r}, axes=[{{"model.dropout": [0.0, 0.1]}}],
+        arm=lambda config: f"dropout{{config.model.dropout}}", seeds=[0], evals=["loss"],
+    )
+"""
+
+
+def sweep_worker(scene: Scene, draw: Random, number: int) -> Found:
+    """SIGKILL, as for want of memory, to a worker or to the launcher of a sweep; tried again by policy, or by hand."""
+    found, place = Found(), scene.place(number)
+    fixed = {**BASE, "data.path": str(scene.folder / "words.txt"), "budget.amount": scene.steps, "data.length": 16}
+    (place / "sweep.py").write_text(SWEEP.format(fixed=fixed))
+    out, whole = place / "out", scene.folder / "references" / "sweep"
+    if not whole.exists():
+        _launch(scene, place / "sweep.py", whole).wait(LONG)
+    process = _launch(scene, place / "sweep.py", out)
+    until(lambda: process.poll() is not None or any(out.glob("runs/*/*/checkpoints/[0-9]*")), LONG, 0.02)
+    time.sleep(draw.uniform(0.0, 2.0))
+    kind = draw.choice(("worker", "launcher"))
+    found.injected += _kill(process, kind)
+    process.wait(LONG)
+    if kind == "launcher":
+        _gone(place / "sweep.py")
+    for _ in range(2):
+        if _launch(scene, place / "sweep.py", out).wait(LONG) == 0:
+            break
+    else:
+        found.wrong(f"{out}: the sweep does not come to its end; see {out}.log", lost=1)
+    _compare(found, out, whole)
+    found.resumed = found.injected
+    return found
+
+
+def _launch(scene: Scene, sweep: Path, out: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-W", "ignore", "-m", "sweeps.launch", f"--sweep={sweep}", f"--out={out}"]
+    env = {**os.environ, "ABLAX_CACHE": str(scene.cache), "JAX_PLATFORMS": "cpu"}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.with_name(f"{out.name}.log").open("ab") as log:
+        return subprocess.Popen([*command, "--workers=2", "--retries=2"], stdout=log, stderr=log, env=env)
+
+
+def _kill(process: subprocess.Popen[bytes], kind: str) -> int:
+    try:
+        below = [p for p in psutil.Process(process.pid).children() if "spawn_main" in " ".join(p.cmdline())]
+        victim = below[0] if kind == "worker" and below else psutil.Process(process.pid)
+        victim.kill()
+    except (psutil.Error, IndexError):
+        return 0
+    return 1
+
+
+def _gone(sweep: Path) -> None:
+    """Waits until the workers of a launcher that was killed have saved their runs."""
+    until(lambda: not any(_of(process, sweep) for process in psutil.process_iter()), 60.0, 0.2)
+
+
+def _of(process: psutil.Process, sweep: Path) -> bool:
+    try:
+        return any(str(sweep.parent) in file.path for file in process.open_files())
+    except psutil.Error:
+        return False
+
+
+def _compare(found: Found, out: Path, whole: Path) -> None:
+    for path in sorted(whole.glob("runs/*/seed*")):
+        here = out / path.relative_to(whole)
+        if (as_json(here / "run.json") or {}).get("status") != "done" or not (here / "eval" / "loss.json").exists():
+            found.wrong(f"{here}: is not done and evaluated", lost=1)
+        elif trace(here) != trace(path):
+            found.wrong(f"{here}: another trace", differing=1)
+        else:
+            losses = [(as_json(run / "eval" / "loss.json") or {}).get("loss") for run in (here, path)]
+            if losses[0] != losses[1]:
+                found.wrong(f"{here}: loss {losses[0]}, not {losses[1]}", differing=1)
+    if not (out / "report" / "index.html").exists():
+        found.wrong(f"{out}: has no report", lost=1)

@@ -1,0 +1,1 @@
+"""The training loop: budget, schedule, metrics, validation, packs."""

@@ -1,0 +1,1 @@
+"""The run directory: config, record, checkpoints and locks."""

@@ -1,0 +1,195 @@
+"""Orbax checkpoints: parameters, optimizer state, and a JSON part with step, clocks, RNG and the data iterator."""
+
+import contextlib
+import copy
+import json
+import logging
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from configs.errors import UserError
+from training.run_directory import integrity
+
+policies = ocp.checkpoint_managers
+SCORED = "val_loss_of_these"  # of meta: the validation loss of the parameters it lies beside, None where not evaluated
+logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax reports each save in dozens of lines, and raises errors
+
+
+def flat(tree: Any) -> dict[str, Any]:
+    """Returns {dotted path: leaf}, the form parameters and optimizer state have on disk."""
+
+    def name(part: Any) -> str:
+        return str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part))))
+
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    # An NNX variable adds a last part of its own to the path, which is not the same in every version of Flax.
+    return {".".join(name(p) for p in path).removesuffix(".value"): leaf for path, leaf in paths}
+
+
+def unflat(leaves: dict[str, Any], like: Any) -> Any:
+    """Returns a tree shaped as `like` with the leaves of `flat`."""
+    return jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name in flat(like)])
+
+
+class _Best:
+    """Keeps the checkpoint of the lowest validation loss, earlier processes' among them.
+
+    Orbax's own policy would read the losses from a file a checkpoint, and open nothing where one of those is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.losses: dict[int, float] = {}
+        for path in folder.glob("*/meta/metadata"):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                self.add(int(path.parent.parent.name), json.loads(path.read_bytes()).get(SCORED))
+
+    def add(self, step: int, val_loss: float | None) -> None:
+        if isinstance(val_loss, float) and math.isfinite(val_loss):
+            self.losses[step] = val_loss
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Returns for each checkpoint whether it is the best of them; the first one of several."""
+        del context
+        known = [info.step for info in checkpoints if info.step in self.losses]
+        best = min(known, key=self.losses.__getitem__, default=None)
+        return [info.step == best for info in checkpoints]
+
+
+class Checkpoints:
+    """The checkpoints of one run directory: the last `keep` and the best by validation loss.
+
+    Saving is asynchronous; `close` waits. A checkpoint that is being written has a temporary name, so that a killed
+    run leaves only whole ones.
+    """
+
+    def __init__(self, workdir: str | Path, keep: int = 2, read_only: bool = False) -> None:
+        folder = (Path(workdir) / "checkpoints").resolve()
+        self.folder = folder
+        self.best = _Best(folder)
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(n=keep), self.best]),
+            read_only=read_only,
+            create=not read_only,
+            cleanup_tmp_directories=not read_only,  # of a killed process
+            enable_async_checkpointing=not read_only,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.manager = ocp.CheckpointManager(folder, options=options, item_handlers=_handlers(folder.parent))
+
+    def steps(self) -> list[int]:
+        """Returns the steps that have a whole checkpoint, in order."""
+        return sorted(self.manager.all_steps())
+
+    def save(self, step: int, params: Any, opt_state: Any, meta: dict[str, Any], val_loss: float | None) -> None:
+        """Saves a step in the background; a step already saved is left as it is."""
+        if step in self.manager.all_steps():
+            return
+        # The next step donates these buffers, and changes what meta refers to, while they are still being written.
+        params, opt_state = jax.tree.map(jnp.copy, (flat(params), flat(opt_state)))
+        meta = copy.deepcopy(meta) | {SCORED: val_loss}
+        self.best.add(step, val_loss)
+        self.manager.save(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardSave(params),
+                opt_state=ocp.args.StandardSave(opt_state),
+                meta=ocp.args.JsonSave(meta),
+                checksums=integrity.ChecksumsArgs(),
+            ),
+        )
+
+    def save_params(self, step: int, params: Any, meta: dict[str, Any]) -> None:
+        """Saves parameters alone: a checkpoint to start another run from, which none can be continued from."""
+        items = {"params": ocp.args.StandardSave(flat(params)), "meta": ocp.args.JsonSave(meta)}
+        self.manager.save(step, args=ocp.args.Composite(**items, checksums=integrity.ChecksumsArgs()))
+
+    def restore(self, step: int, params: Any, opt_state: Any) -> tuple[Any, Any, dict[str, Any]]:
+        """Returns (parameters, optimizer state, meta) of a step, in the shapes of the given (abstract) trees.
+
+        A leaf goes where its target's `sharding` says, and else to the first device; where it was saved from does not
+        count, nor how many devices there were.
+
+        Raises:
+            UserError: it is damaged.
+        """
+        integrity.check(self.folder / str(step))
+        wanted = {"params": params, "opt_state": opt_state}
+        items = {name: ocp.args.StandardRestore(_targets(tree)) for name, tree in wanted.items()}
+        found = self.manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore(), **items))
+        meta = {name: value for name, value in found.meta.items() if name != SCORED}
+        return unflat(found.params, params), unflat(found.opt_state, opt_state), meta
+
+    def restore_params(self, step: int, params: Any) -> Any:
+        """Returns the parameters of a step alone, in the shapes of the given (abstract) tree.
+
+        Raises:
+            UserError: they are damaged, or of other shapes: config.json is not the one they were trained with.
+        """
+        integrity.check(self.folder / str(step), ("params",))
+        there = self.shapes(step)
+        for name, wanted in flat(params).items():
+            if there.get(name) != wanted.shape:
+                raise UserError(
+                    f"{self.folder.parent / 'config.json'}: does not fit the checkpoint of step {step}: {name} has "
+                    f"shape {there.get(name, 'nothing')}, by config.json {wanted.shape}"
+                )
+        found = self.manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore(_targets(params))))
+        return unflat(found.params, params)
+
+    def shapes(self, step: int) -> dict[str, tuple[int, ...]]:
+        """Returns {dotted path: shape} of the saved parameters, read from their metadata."""
+        with ocp.StandardCheckpointer() as reader:
+            tree = reader.metadata(self.folder / str(step) / "params").item_metadata.tree
+        return {name: tuple(leaf.shape) for name, leaf in flat(tree).items()}
+
+    def close(self) -> None:
+        """Waits for what is being written."""
+        self.manager.wait_until_finished()
+        self.manager.close()
+
+
+def _handlers(workdir: Path) -> dict[str, Any]:
+    arrays = {name: ocp.StandardCheckpointHandler() for name in ("params", "opt_state")}
+    return {
+        **arrays,
+        "meta": ocp.JsonCheckpointHandler(),
+        integrity.ITEM: integrity.Checksums(workdir),
+    }  # last
+
+
+def _targets(tree: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    # Orbax would else restore to the devices it saved from, which need not be here: every target says where it goes.
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+    def target(x: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or here)
+
+    return {name: target(x) for name, x in flat(tree).items()}
+
+
+def saved(workdir: str | Path) -> list[int]:
+    """Returns the steps of a run directory's checkpoints, in order, without opening them."""
+    folder = Path(workdir) / "checkpoints"
+    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+
+
+def newest(workdir: str | Path, step: int | None = None) -> int:
+    """Returns the step to restore: the one asked for, or the newest.
+
+    Raises:
+        UserError: there is no (such) checkpoint.
+    """
+    found = saved(workdir)
+    if not found:
+        raise UserError(f"{workdir}: holds no checkpoint")
+    if step is not None and step not in found:
+        raise UserError(f"{workdir}: has no checkpoint of step {step}; there are {', '.join(map(str, found))}")
+    return found[-1] if step is None else step

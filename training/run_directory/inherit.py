@@ -1,0 +1,124 @@
+"""Starting from another run's parameters: what must fit, and what is told where it merely differs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs import fields
+from configs.errors import ConfigError
+from configs.positions import kinds_of
+from training.run_directory import run as runs
+from training.run_directory.checkpoint import Checkpoints, flat, newest, saved
+from training.step import train_step
+
+# Matrices of the same shape are read as other heads: 8 of 4 dims are not 4 of 8.
+HEADS = ("model.num_heads", "model.num_kv_heads", "model.head_dim")
+# What changes how a model is computed or begins, not which function its parameters are.
+COMPUTED = (
+    "model.dtype model.scan_layers model.remat model.attention.kernel model.attention.kv_storage model.dropout "
+    "model.init model.init_std"
+).split()
+
+
+def check(config: ConfigDict, tokenizer: Any) -> None:
+    """Refuses a run that cannot start from `config.init_from`, before any device work.
+
+    Args:
+        config: resolved, `model.vocab_size` set.
+        tokenizer: this run's, or None.
+
+    Raises:
+        UserError: no run or no checkpoint there, another tokenizer, or fields of the model that its parameters do not
+            fit; each is named.
+    """
+    source = config.init_from
+    if not saved(source):
+        raise ConfigError(f"init_from = {source!r}: holds no checkpoint")
+    there = runs.load_config(source)
+    theirs = runs.load_tokenizer(source)
+    if theirs is not None and tokenizer is not None and theirs.describe() != tokenizer.describe():
+        raise ConfigError(
+            f"data.tokenizer = {config.data.tokenizer!r}: init_from = {source!r} was trained with another tokenizer "
+            f"({_words(theirs)}; this run's has {_words(tokenizer)}), so ids would mean other tokens"
+        )
+    differ = [name for name, *_ in differences(config, there)]
+    wrong = [name for name in differ if name in HEADS] + [
+        name for name in differ if name not in HEADS and _reshapes(config, there, name)
+    ]
+    if wrong:
+        ours, its = fields.flatten(config), fields.flatten(there)
+        told = ", ".join(f"{name} is {its[name]!r} there and {ours[name]!r} here" for name in wrong)
+        raise ConfigError(
+            f"init_from = {source!r}: {told}; its parameters do not fit. Set what differs, or take all of its settings "
+            f"with --config={Path(source) / 'config.json'}"
+        )
+
+
+def _words(tokenizer: Any) -> str:
+    about = tokenizer.describe()
+    return f"{about['kind']}, {about['vocab_size']} tokens"
+
+
+def differences(config: ConfigDict, there: ConfigDict) -> Iterator[tuple[str, Any, Any]]:
+    """Yields (field, value there, value here) of the model's fields in which two resolved configs differ."""
+    ours, theirs = fields.flatten(config), fields.flatten(there)
+    for name, value in ours.items():
+        if name.startswith("model.") and name not in COMPUTED and value != theirs[name]:
+            yield name, theirs[name], value
+
+
+def _reshapes(config: ConfigDict, there: ConfigDict, name: str) -> bool:
+    """Tells whether a field's value here would change the shapes of the parameters there."""
+    changed = fields.from_dict(fields.to_dict(there))
+    fields.set_field(changed, name, fields.flatten(config)[name])
+    try:
+        return _shapes(changed) != _shapes(there)
+    except Exception:  # there is no such model at all
+        return True
+
+
+def _shapes(config: ConfigDict) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(x.shape) for name, x in flat(train_step.abstract(config).params).items()}
+
+
+def parameters(config: ConfigDict, shapes: train_step.Abstract) -> Any:
+    """Returns the newest parameters of `config.init_from`, in the tree of `shapes.params`.
+
+    Raises:
+        ConfigError: a parameter is missing there, not known here, or of another shape.
+    """
+    source = config.init_from
+    at = newest(source)
+    checkpoints = Checkpoints(source, read_only=True)
+    try:
+        there = checkpoints.shapes(at)
+        wanted = {name: tuple(x.shape) for name, x in flat(shapes.params).items()}
+        for name in sorted(there.keys() | wanted.keys()):
+            if there.get(name) != wanted.get(name):
+                raise ConfigError(
+                    f"init_from = {source!r}: its {name} has shape {there.get(name, 'nothing')}, this model's has "
+                    f"{wanted.get(name, 'nothing')}"
+                )
+        return checkpoints.restore_params(at, shapes.params)
+    finally:
+        checkpoints.close()
+
+
+def told(config: ConfigDict) -> Iterator[str]:
+    """Yields a line for each field of the model in which this run goes on otherwise than its parameters were made."""
+    there = runs.load_config(config.init_from)
+    for name, theirs, ours in differences(config, there):
+        if not (_idle(config, name) and _idle(there, name)):
+            yield f"init_from: {name} was {theirs!r}, is now {ours!r}"
+
+
+def _idle(config: ConfigDict, name: str) -> bool:
+    """Tells whether nothing in a model reads a field that resolves to the data's length."""
+    position = config.model.position
+    return {
+        "model.position.max_length": "learned" not in kinds_of(config),
+        "model.position.temperature.length": position.temperature.kind == "none",
+        "model.position.rope.scaling.original_length": position.rope.scaling.kind == "none",
+    }.get(name, False)

@@ -1,0 +1,146 @@
+"""Opening a run directory: its config, its model, its tokenizer, its data."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from configs import fields, tasks
+from configs.errors import UserError
+from data import corpora, tokenizers
+from training.run_directory.checkpoint import Checkpoints, newest
+from training.run_directory.files import read_json
+from training.step import mesh as meshes
+from training.step import train_step as steps
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model as its run directory holds it.
+
+    Attributes:
+        config: resolved, every field.
+        graphdef: the NNX graph; `nnx.merge(graphdef, params)` is the model.
+        params: float32 parameters of `step`.
+        tokenizer: the run's own, or None where it read no text.
+        mesh: devices that it is evaluated on together, parameters on each of them; None: one device.
+    """
+
+    workdir: Path
+    config: ConfigDict
+    graphdef: Any
+    params: Any
+    tokenizer: Any
+    step: int
+    mesh: Mesh | None = None
+
+    def with_model(self, model: ConfigDict) -> "Run":
+        """Returns the run with another model config over the same parameters (another RoPE scaling, say)."""
+        config = fields.from_dict(fields.to_dict(self.config))
+        config.model = model
+        return dataclasses.replace(self, config=config, graphdef=steps.abstract(config).graphdef)
+
+
+def load_config(workdir: str | Path) -> ConfigDict:
+    """Returns a run directory's resolved config.
+
+    Raises:
+        UserError: it is no run directory, or its config.json does not fit this version's schema.
+    """
+    path = Path(workdir) / "config.json"
+    if not path.exists():
+        raise UserError(f"{workdir}: is not a run directory (no config.json)")
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: must hold a JSON object")
+    return fields.from_dict(values, source=str(path))
+
+
+def load(workdir: str | Path, step: int | None = None) -> Run:
+    """Restores a run directory: the newest checkpoint, or the one of `step`.
+
+    Raises:
+        UserError: no run directory, no (such) checkpoint, or a config that does not fit the schema.
+    """
+    workdir = Path(workdir)
+    config = load_config(workdir)
+    step = newest(workdir, step)
+    shapes = steps.abstract(config)
+    checkpoints = Checkpoints(workdir, read_only=True)
+    try:
+        params = checkpoints.restore_params(step, shapes.params)
+    finally:
+        checkpoints.close()
+    return Run(workdir, config, shapes.graphdef, params, load_tokenizer(workdir), step)
+
+
+def over_context(run: Run, devices: int) -> Run:
+    """Returns the run on a mesh that divides the tokens of long rows over devices.
+
+    Raises:
+        ConfigError: there are not so many devices here.
+    """
+    if devices == 1:
+        return run
+    config = fields.from_dict(fields.to_dict(run.config))
+    config.mesh.update({"data": 1, "fsdp": 1, "tensor": 1, "context": devices})
+    mesh = meshes.mesh_of(config)
+    rules = meshes.rules_of(config, mesh)
+    assert rules is not None
+    return dataclasses.replace(run, mesh=mesh, params=jax.device_put(run.params, meshes.whole(rules)))
+
+
+def load_tokenizer(workdir: str | Path) -> Any:
+    """Returns a run's own tokenizer, or None where it read no text.
+
+    Raises:
+        UserError: its tokenizer folder holds none.
+    """
+    folder = Path(workdir) / "tokenizer"
+    return tokenizers.restore(folder) if folder.exists() else None
+
+
+def open_data(config: ConfigDict) -> Any:
+    """Returns the corpus a config reads, prepared if need be, or None where it reads no text."""
+    return corpora.open_corpus(config.data) if tasks.reads_text(config) else None
+
+
+def open_text(run: Run) -> Any:
+    """Returns the corpus that a run is evaluated on, or None where it reads no text.
+
+    Raises:
+        UserError: it is not the text that the run was trained on, or the run's tokenizer is gone.
+    """
+    corpus = open_data(run.config)
+    if corpus is None:
+        return None
+    if run.tokenizer is None:
+        raise UserError(f"{run.workdir / 'tokenizer'}: is not there, and the run's text cannot be read without it")
+    path = run.workdir / "run.json"
+    values = read_json(path) if path.exists() else {}
+    trained = values.get("data") if isinstance(values, dict) else None
+    known = trained.get("sha256") if isinstance(trained, dict) else None
+    now = corpus.fingerprint.get("sha256")
+    if None not in (known, now) and known != now:
+        raise UserError(
+            f"{run.workdir}: was trained on other data; what its config.json names has changed since "
+            f"(sha256 {str(known)[:12]} in run.json, {now[:12]} now)"
+        )
+    return corpus
+
+
+def open_tokenizer(config: ConfigDict, corpus: Any) -> Any:
+    """Returns the tokenizer a config names, or None where the run neither reads nor writes words."""
+    return tokenizers.load(config.data, corpus) if tasks.has_tokenizer(config) else None
+
+
+def vocabulary(config: ConfigDict) -> int:
+    """Returns the vocabulary a resolved config trains with; where only the tokenizer knows it, the data is opened."""
+    if config.model.vocab_size is not None:
+        return config.model.vocab_size
+    tokenizer = open_tokenizer(config, open_data(config))
+    return max(0 if tokenizer is None else tokenizer.vocab_size, tasks.vocabulary(config))

@@ -1,0 +1,1 @@
+"""The runtime: processes, compilation, devices and failures."""

@@ -1,0 +1,1 @@
+"""The training step: loss, optimizer, mesh and random keys."""

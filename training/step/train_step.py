@@ -1,0 +1,226 @@
+"""The training step: one jitted function of (parameters, optimizer state, batch, learning rate, key).
+
+It is `jax.jit` over the split state of NNX modules, with donated buffers. Compiled programs are kept by everything
+that shapes them, the seed and the learning rate left out, so that a second seed of an arm compiles nothing.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from configs import fields
+from models import Transformer, axes
+from models.platform import current
+from training.step import mesh as meshes
+from training.step import optimizer as optimizers
+from training.step.loss import loss_sum, token_losses
+
+# tokens, targets int32 [B, T], weights float32 [B, T]; maybe positions, segments int32 [B, T]
+Batch = Mapping[str, Any]
+Params = Any
+OptState = Any
+
+
+@dataclass(frozen=True)
+class Abstract:
+    """A model without its numbers: the NNX graph, and its parameters and optimizer state as shapes."""
+
+    graphdef: Any
+    params: Params
+    opt_state: OptState
+
+
+def abstract(config: ConfigDict, mesh: Mesh | None = None) -> Abstract:
+    """Returns the shapes of a resolved config's model and optimizer, made without allocating them.
+
+    With a mesh they say how each array lies there.
+    """
+    graphdef, params = _split(config.model)
+    opt_state = jax.eval_shape(optimizers.make(config.optimizer).init, params)
+    rules = meshes.rules_of(config, mesh)
+    return Abstract(graphdef, *(meshes.placed(rules, tree) for tree in (params, opt_state)))
+
+
+def _split(model: ConfigDict) -> tuple[Any, Params]:
+    """Returns the NNX graph of a config.model and its parameters as shapes."""
+    return nnx.split(nnx.eval_shape(lambda: Transformer(model, rngs=nnx.Rngs(0))))
+
+
+@lru_cache(maxsize=16)
+def _opt_state(text: str) -> Any:
+    return jax.jit(optimizers.make(ConfigDict(json.loads(text))).init)
+
+
+def initial_opt_state(config: ConfigDict, params: Params, mesh: Mesh | None = None) -> OptState:
+    """Returns the optimizer state of parameters that have seen no step; kept compiled by the optimizer's settings."""
+    if mesh is not None:
+        lies = jax.tree.map(lambda x: x.sharding, abstract(config, mesh).opt_state)
+        return jax.jit(optimizers.make(config.optimizer).init, out_shardings=lies)(params)
+    return _opt_state(json.dumps(fields.to_dict(config)["optimizer"], sort_keys=True))(params)
+
+
+def step_function(config: ConfigDict, mesh: Mesh | None = None, weight_decay: Array | None = None) -> Any:
+    """Returns `step(params, opt_state, batch, learning_rate, key) -> (params, opt_state, loss, grad_norm)`.
+
+    The loss is the mean over the batch's weights, in nats per token, without the z-loss; the gradient's norm is that
+    before clipping. Micro-batches are summed, weighted by tokens. A batch of padding alone has loss 0 and gradient 0.
+    On a mesh all of it means the whole batch, over all devices. `weight_decay`: see `optimizer.make`.
+    """
+    graphdef = abstract(config).graphdef
+    transform = optimizers.make(config.optimizer, weight_decay)
+    z_loss, micro_batches = config.optimizer.z_loss, config.data.micro_batches
+    dropout, rules = config.model.dropout > 0, meshes.rules_of(config, mesh)
+
+    def losses(params: Params, batch: Batch, key: Array) -> tuple[Array, Array]:
+        model = nnx.merge(graphdef, params)
+        logits = model(
+            batch["tokens"], batch.get("positions"), batch.get("segments"), dropout_key=key if dropout else None
+        )
+        with jax.named_scope("loss"):
+            return loss_sum(logits, batch["targets"], batch["weights"], z_loss)
+
+    gradient = jax.value_and_grad(losses, has_aux=True)
+
+    def accumulated(params: Params, batch: Batch, key: Array) -> tuple[Array, Params]:
+        if micro_batches == 1:
+            (_, plain), grads = gradient(params, batch, key)
+            return plain, grads
+        parts = jax.tree.map(lambda x: x.reshape(micro_batches, -1, *x.shape[1:]), dict(batch))
+        parts = {name: axes.constrain(x, None, "batch", "length") for name, x in parts.items()}
+
+        def add(carry: tuple[Array, Params], part: tuple[Batch, Array]) -> tuple[tuple[Array, Params], None]:
+            (_, plain), grads = gradient(params, *part)
+            with jax.named_scope("micro_batches"):
+                return jax.tree.map(jnp.add, carry, (plain, grads)), None
+
+        zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+        return jax.lax.scan(add, zero, (parts, jax.random.split(key, micro_batches)))[0]
+
+    def step(params: Params, opt_state: OptState, batch: Batch, learning_rate: Array, key: Array) -> Any:
+        with jax.named_scope("loss"):
+            total = jnp.maximum(jnp.sum(batch["weights"]), 1e-9)
+        with axes.following(rules):
+            plain, grads = accumulated(params, batch, key)
+        with jax.named_scope("optimizer"):
+            grads = jax.tree.map(lambda g: g / total, grads)
+            norm = optimizers.global_norm(grads)
+            updates, opt_state = transform.update(grads, opt_state, params)
+            params = optimizers.apply(params, updates, learning_rate)
+        return params, opt_state, plain / total, norm
+
+    return step
+
+
+def shaping(config: ConfigDict) -> str:
+    """Returns a key of everything in a config that shapes its compiled programs: its static fields, as JSON."""
+    return json.dumps([fields.program_values(config), current()], sort_keys=True)
+
+
+@lru_cache(maxsize=16)
+def _jitted(key: str, mesh: Mesh | None) -> Any:
+    # Only the fields of the key are there: a program that reads another one fails instead of sharing a wrong result.
+    config = fields.program_config(json.loads(key)[0])
+    if mesh is None:
+        return jax.jit(step_function(config), donate_argnums=(0, 1))
+    shapes, rules = abstract(config, mesh), meshes.rules_of(config, mesh)
+    lies = jax.tree.map(lambda x: x.sharding, (shapes.params, shapes.opt_state))
+    assert rules is not None
+    everywhere = meshes.whole(rules)
+    return jax.jit(step_function(config, mesh), donate_argnums=(0, 1), out_shardings=(*lies, everywhere, everywhere))
+
+
+def jitted(config: ConfigDict, mesh: Mesh | None = None) -> Any:
+    """Returns the jitted step of a resolved config; equal programs share one function."""
+    return _jitted(shaping(config), mesh)
+
+
+_COMPILED: dict[tuple[str, Any, Mesh | None], Any] = {}
+
+
+def batch_shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns a batch's shapes and types; of arrays over a mesh also how they lie."""
+
+    def shape(x: Any) -> jax.ShapeDtypeStruct:
+        dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
+        return jax.ShapeDtypeStruct(np.shape(x), dtype, sharding=getattr(x, "sharding", None))
+
+    return {name: shape(x) for name, x in sorted(batch.items())}
+
+
+def arguments(config: ConfigDict, batch: Batch | None = None, mesh: Mesh | None = None) -> tuple[Any, ...]:
+    """Returns the shapes of what the training step of a resolved config takes; nothing is allocated.
+
+    Args:
+        config: resolved, `model.vocab_size` set.
+        batch: an example, for its shapes; by default the main setting's tokens, targets and weights.
+        mesh: that it runs on.
+    """
+    shapes, rules = abstract(config, mesh), meshes.rules_of(config, mesh)
+    if batch is None:
+        rows = (config.data.batch_size, config.data.length)
+        lies = None if rules is None else rules.sharding(("batch", "length"), rows)
+        whole, real = (jax.ShapeDtypeStruct(rows, dtype, sharding=lies) for dtype in (jnp.int32, jnp.float32))
+        batch = {"tokens": whole, "targets": whole, "weights": real}
+        if config.data.packing == "segments" and config.data.weights.text > 0:
+            batch |= {"positions": whole, "segments": whole}
+    else:
+        batch = batch_shapes(batch)
+    rate = jax.ShapeDtypeStruct((), jnp.float32)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return shapes.params, shapes.opt_state, batch, rate, key
+
+
+def lower(config: ConfigDict, batch: Batch | None = None, mesh: Mesh | None = None) -> jax.stages.Lowered:
+    """Lowers the training step of a resolved config for shapes alone (see `arguments`)."""
+    return jitted(config, mesh).lower(*arguments(config, batch, mesh))
+
+
+def compiled(
+    config: ConfigDict, batch: Batch, mesh: Mesh | None = None, shaped: str | None = None
+) -> tuple[Any, float]:
+    """Returns (the compiled step for this batch's shapes, seconds it took to compile: 0 if it was known).
+
+    `shaped` is `shaping(config)`, where it is at hand: a loop that asks at every step works it out once.
+    """
+    shapes = tuple((name, s.shape, str(s.dtype)) for name, s in batch_shapes(batch).items())
+    key = (shaping(config) if shaped is None else shaped, shapes, mesh)
+    if key in _COMPILED:
+        return _COMPILED[key], 0.0
+    start = time.perf_counter()
+    _COMPILED[key] = lower(config, batch, mesh).compile()
+    while len(_COMPILED) > 32:
+        _COMPILED.pop(next(iter(_COMPILED)))
+    return _COMPILED[key], time.perf_counter() - start
+
+
+@lru_cache(maxsize=32)
+def _loss_function(text: str, mesh: Mesh | None) -> Any:
+    config = fields.program_config(json.loads(text))
+    (graphdef, _), rules = _split(config.model), meshes.rules_of(config, mesh)
+
+    def losses(params: Params, batch: Batch) -> Array:
+        model = nnx.merge(graphdef, params)
+        with axes.following(rules):
+            logits = model(batch["tokens"], batch.get("positions"), batch.get("segments"))
+            return token_losses(logits, batch["targets"])
+
+    return jax.jit(losses, out_shardings=None if rules is None else meshes.whole(rules))
+
+
+def loss_function(config: ConfigDict, mesh: Mesh | None = None) -> Any:
+    """Returns the jitted `losses(params, batch) -> [B, T]` in nats, float32, without dropout; kept by model.
+
+    On a mesh every process gets all of them.
+    """
+    return _loss_function(json.dumps({"model": fields.program_values(config)["model"]}, sort_keys=True), mesh)
