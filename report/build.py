@@ -25,8 +25,7 @@ from report.charts.figures import Figure
 from report.files import write
 from report.page import html, table
 from report.page.formats import slug
-from report.reading import frames
-from report.reading.directories import Study, Sweep, read
+from report.reading.directories import Study, Sweep, frames, read
 
 EVERY = 30  # seconds between two looks of a live report
 SMALL = 200_000  # bytes up to which a picture in the page is vectors in any case

@@ -177,7 +177,9 @@ def retrieval_by_pairs(study: Study) -> Figure | None:
     width = 230
     chart = alt.layer(bar, line, dot, data=alt.NamedData("rows")).properties(width=width, height=180)
     spec = finish(in_panels(chart, "arm", arms, balanced(len(arms), 3)), {"rows": rows})
-    caption = f"Each arm as it was trained, all depths together; bars: 95% intervals.{counted(study)}"
+    caption = (
+        f"Each arm as it was trained, all depths together; bars: 95% intervals over seeds and rows.{counted(study)}"
+    )
     title = f"Retrieval against the number of {noun(study)}"
     return Figure("retrieval-by-pairs", title, caption, spec, False, width + 70, len(arms) > 1, len(arms))
 

@@ -41,7 +41,7 @@ from report.reading.measures import (
 from report.statistics.intervals import Estimate, over_seeds
 
 LOSS_INTERVAL = "bars: 95% t-interval over seeds (over tokens where there is one seed)"
-SHARE_INTERVAL = "bars: 95% interval over the rows of all seeds"
+SHARE_INTERVAL = "faint dots: single seeds; bars: 95% interval over seeds and rows (none where seeds are too few)"
 
 
 def loss_by_length(study: Study) -> Figure | None:
@@ -180,7 +180,9 @@ def _rows(
             one = estimate(points)
             row = {"arm": arm.name, "scaling": scaling, "multiple": times, "length": points[0].length}
             seeds = len({point.seed for point in points})
-            rows.append(row | {"value": one.mean, "low": one.low, "high": one.high, "seeds": seeds, "n": one.examples})
+            each = [float(f"{point.value:.6g}") for point in points] if seeds > 1 else []
+            ends = {"value": one.mean, "low": one.low, "high": one.high}
+            rows.append(row | ends | {"seeds": seeds, "n": one.examples, "each": each})
     return rows
 
 
@@ -210,7 +212,10 @@ def _lines(rows_name: str, names: list[str], field: str, x: alt.X, scale: Any, w
     dot = (
         on(rows_name).mark_point(filled=True, size=46, opacity=1).encode(x, y, tint, shape(names, field), tooltip=tips)
     )
-    return alt.layer(bar, line, dot)
+    one = alt.Y("one:Q", title=what, scale=scale, axis=axis)
+    single = on(rows_name).transform_flatten(["each"], ["one"])
+    single = single.mark_point(filled=True, size=12, opacity=0.45).encode(x, one, tint)
+    return alt.layer(single, bar, line, dot)
 
 
 def _by_arm(

@@ -233,7 +233,8 @@ def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -
     if len(rows) <= 12:
         layers.append(on("rows").mark_text(align="left", dx=8, dy=-7).encode(x, y, text="arm:N"))
     side = "loss: lower is better" if by_loss else "higher is better"
-    interval = "95% t-interval over seeds (over tokens where there is one seed)" if by_loss else "Wilson's 95% interval"
+    interval = "95% t-interval over seeds (over tokens where there is one seed)"
+    interval = interval if by_loss else "95% interval over seeds and rows"
     title = f"Quality against {label.split(',')[0]}"
     caption = f"{side.capitalize()}. Bars: {interval}; what reaches beyond the frame is cut."
     caption += f" Left out, not comparable: {', '.join(apart)}." if apart else ""

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from report.page.formats import count, counted, listed, percent, plural
-from report.reading import selecting
-from report.reading.directories import Arm, Run, Study, dig, items, mapping, number, text
+from report.reading.directories import Arm, Run, Study, dig, items, mapping, number, selecting, text
 from report.reading.measures import from_info, median
 
 REFUSED = "not comparable"  # no claim is made

@@ -1,8 +1,15 @@
-"""Differences between arms, and between RoPE scalings of one arm: what is resolved, and what is not."""
+"""Differences between arms, and between RoPE scalings of one arm: what is resolved, and what is not.
+
+All claims that one report words are one family for Holm's correction: every arm against its baseline in every measure,
+and every RoPE scaling at every length, of all its studies. Of reports in which nothing differs, 5% at most claim
+anything.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+
+from scipy import special
 
 from report.claims.comparable import REFUSED, Mark, agreements, marks, reference_arm
 from report.reading.directories import Arm, Study
@@ -14,11 +21,17 @@ from report.reading.measures import (
     loss,
     loss_points,
     mean_loss,
+    pieces,
     pooled,
     retrieval_points,
     scaling_order,
 )
-from report.statistics.intervals import CONFIDENCE, Difference, Estimate, holm, paired, paired_shares
+from report.statistics import text_noise
+from report.statistics.intervals import Difference, Estimate, Noise, holm, paired
+from report.statistics.pooling import Pooled
+from report.statistics.pooling import pooled as pooled_deviation
+from report.statistics.sequential import LEVEL
+from report.statistics.shares import paired_shares
 
 RESOLVED = "resolved"
 UNRESOLVED = "not resolved"
@@ -40,13 +53,34 @@ class Comparison:
     why: str = ""  # of a verdict MISSING or REFUSED
     marks: tuple[Mark, ...] = ()
     matched: tuple[tuple[str, float], ...] = ()  # what the sweep made equal, and how far off it is, as a share
-    family: int = 1  # comparisons in this study with a p-value, over which Holm's correction is made
+    family: int = 1  # claims of the report with a p-value, over which Holm's correction is made
     p_holm: float = math.nan
+    level: float = LEVEL  # that is spent at this look; LEVEL where no looks are planned
+    care: float = math.nan  # the smallest difference that matters, as the sweep says
+    within_care: bool = False  # the difference is known to be smaller than that
 
     @property
     def smallest_seen(self) -> float:
-        """The smallest true difference that this design shows 4 times in 5; nan with fewer than two seeds."""
-        return self.difference.smallest_seen(self.family)
+        """The smallest true difference that this design shows 4 times in 5; nan where none that is possible."""
+        smallest = self.difference.smallest_seen(self.family, self.level)
+        return smallest if smallest <= self._largest else math.nan
+
+    @property
+    def few(self) -> bool:
+        """True where the seeds are too few for an interval that says anything."""
+        return self.difference.few or self.difference.half > self._largest
+
+    @property
+    def _largest(self) -> float:
+        """The largest difference that there can be: of a share as far as 0 or 1, of a loss the baseline's own."""
+        return self.other.mean if self.measure == "loss" else max(self.other.mean, 1 - self.other.mean)
+
+    @property
+    def seeds_for_care(self) -> int | None:
+        """How many seeds would show a difference of `care` 4 times in 5; None where no number, or nothing is asked."""
+        if self.measure != "loss" or not math.isfinite(self.care):
+            return None
+        return self.difference.seeds_to_see(self.care, self.family)
 
     @property
     def better(self) -> bool:
@@ -54,23 +88,124 @@ class Comparison:
         return self.difference.mean < 0 if self.measure == "loss" else self.difference.mean > 0
 
 
-def comparisons(study: Study) -> list[Comparison]:
-    """Returns every arm against the baseline, by loss and by retrieval at the training length, where measured.
+@dataclass(frozen=True)
+class Claims:
+    """All that a study claims, corrected over the whole report."""
 
-    All of them together are one family for Holm's correction: of studies in which nothing differs, 5% at most resolve
-    anything.
-    """
+    arms: list[Comparison]
+    scalings: "list[ScalingTable]"
+    family: int  # claims in the report
+
+
+def comparisons(study: Study) -> list[Comparison]:
+    """Returns every arm against the baseline, by loss and by retrieval at the training length, where measured."""
+    return list(claims(study).arms)
+
+
+def scaling_tables(study: Study) -> "list[ScalingTable]":
+    """Returns, for each arm and measure, a table a length beyond 1x at which several scalings were measured."""
+    return list(claims(study).scalings)
+
+
+def claims(study: Study) -> Claims:
+    """Returns what a study claims. It is kept with the study, since tables and charts ask for it many times."""
+    if "_claims" not in vars(study):
+        together = study.family if any(one is study for one in study.family) else [study]
+        made = [(one, _comparisons(one), _scaling_tables(one)) for one in together]
+        for one, found in zip(together, _corrected([(arms, tables) for _, arms, tables in made]), strict=True):
+            vars(one)["_claims"] = found
+    found: Claims = vars(study)["_claims"]
+    return found
+
+
+def is_open(one: Comparison) -> bool:
+    """Tells whether more seeds could still decide a comparison: it is neither resolved nor smaller than `care`."""
+    return one.verdict in (UNRESOLVED, ONE_SEED) and not one.within_care
+
+
+@dataclass(frozen=True)
+class Look:
+    """Where a study that adds seeds by a plan stands: look `number` (0: none is complete) of `of`, at `seeds` seeds."""
+
+    number: int
+    of: int
+    seeds: int
+    level: float
+
+
+def look(study: Study) -> Look | None:
+    """Returns the last look of a plan whose runs have all ended; None for a study without a plan."""
+    plan = study.plan
+    if plan is None:
+        return None
+
+    ended_of = [{run.seed for run in arm.runs if run.status in ("done", "diverged")} for arm in study.arms]
+
+    def ended(number: int) -> bool:
+        return all(set(study.seeds[:number]) <= seeds for seeds in ended_of)
+
+    number = 0
+    while number < plan.look(len(study.seeds)) and ended(plan.looks[number]):
+        number += 1
+    if number == 0:
+        return Look(0, len(plan.looks), plan.looks[0], plan.level(1))
+    return Look(number, len(plan.looks), plan.looks[number - 1], plan.level(number))
+
+
+def looked_at(study: Study) -> tuple[Study, float]:
+    """Returns the study as its last complete look sees it, and the level that this look spends."""
+    found = look(study)
+    if found is None:
+        return study, LEVEL
+    seen = set(study.seeds[: found.seeds])
+    arms = [replace(arm, runs=[run for run in arm.runs if run.seed in seen]) for arm in study.arms]
+    return replace(study, arms=arms), found.level
+
+
+def _comparisons(study: Study) -> list[Comparison]:
     baseline = reference_arm(study)
     if baseline is None:
         return []
-    differing = marks(study)
+    differing, none_yet = marks(study), _no_look(study)
+    study, level = looked_at(study)
+    baseline = reference_arm(study)
+    assert baseline is not None
     found: list[Comparison] = []
     for measure in ("loss", "retrieval"):
         if not any(_measured(arm, measure) for arm in study.arms):
             continue
         others = [arm for arm in study.arms if arm is not baseline]
-        found += [_comparison(arm, baseline, measure, differing.get(arm.name, [])) for arm in others]
-    return _corrected(found)
+        apart = [arm.name for arm in others if _refusals(differing.get(arm.name, []), measure)]
+        together = _together([arm for arm in study.arms if arm.name not in apart], baseline, measure)
+        for arm in others:
+            shared = None if arm.name in apart else together
+            one = _comparison(arm, baseline, measure, differing.get(arm.name, []), shared, level)
+            one = replace(one, care=study.care) if measure == "loss" else one
+            open_ = none_yet and one.verdict in (RESOLVED, UNRESOLVED, ONE_SEED)
+            found.append(replace(one, verdict=MISSING, why=none_yet) if open_ else one)
+    return found
+
+
+def _no_look(study: Study) -> str:
+    """Returns why nothing is claimed yet of a study with planned looks; empty where something may be."""
+    found = look(study)
+    if found is None or found.number:
+        return ""
+    return f"look 1 of {found.of} ({found.seeds} seeds) is not complete"
+
+
+def _together(arms: Sequence[Arm], baseline: Arm, measure: str) -> Pooled | None:
+    """Returns the deviation over all arms that ran with the baseline's seeds, where its test does not refuse it."""
+    values = {arm.name: _values(arm, measure) for arm in arms}
+    seeds = set(values[baseline.name])
+    found = pooled_deviation({name: one for name, one in values.items() if set(one) == seeds})
+    return None if found is None or found.refused else found
+
+
+def _values(arm: Arm, measure: str) -> dict[int, float]:
+    if measure == "loss":
+        return by_seed(arm, from_eval("loss", "loss"))
+    return {point.seed: point.value for point in _at_home(arm)}
 
 
 def _measured(arm: Arm, measure: str) -> bool:
@@ -81,19 +216,42 @@ def _at_home(arm: Arm) -> list[Point]:
     return [point for point in retrieval_points(arm) if point.key == (1.0, TRAINED)]
 
 
-def _comparison(arm: Arm, baseline: Arm, measure: str, differing: list[Mark]) -> Comparison:
+def _comparison(
+    arm: Arm, baseline: Arm, measure: str, differing: list[Mark], together: Pooled | None, level: float
+) -> Comparison:
+    mine, other = _values(arm, measure), _values(baseline, measure)
+    noise = _noise(together if set(mine) == set(other) else None, level)
     if measure == "loss":
-        value = from_eval("loss", "loss")
-        difference = paired(by_seed(arm, value), by_seed(baseline, value))
-        mine, other = loss(arm), loss(baseline)
+        difference = paired(mine, other, _with_text(noise, arm, baseline, set(mine) & set(other)))
+        shown = loss(arm), loss(baseline)
     else:
-        difference = paired_shares(_shares(_at_home(arm)), _shares(_at_home(baseline)))
-        mine, other = pooled(_at_home(arm)), pooled(_at_home(baseline))
+        difference = paired_shares(_shares(_at_home(arm)), _shares(_at_home(baseline)), noise)
+        shown = pooled(_at_home(arm)), pooled(_at_home(baseline))
     verdict, why = _verdict(arm, baseline, measure, difference, differing)
     matched = tuple(agreements(arm, baseline))
     return Comparison(
-        arm.name, baseline.name, measure, difference, mine, other, verdict, why, tuple(differing), matched
+        arm.name, baseline.name, measure, difference, *shown, verdict, why, tuple(differing), matched, level=level
     )  # fmt: skip
+
+
+def _noise(together: Pooled | None, level: float) -> Noise:
+    if together is None:
+        return Noise(level=level)
+    return Noise(together.deviation, together.arms, together.freedom, level=level)
+
+
+def _with_text(noise: Noise, arm: Arm, baseline: Arm, seeds: set[int]) -> Noise:
+    """Returns the noise with that of the text, where both arms' runs say what each piece of the same text lost."""
+    kept = tuple(sorted(seeds))
+    found = [{run.seed: one for run in each.done if (one := pieces(run)) is not None} for each in (arm, baseline)]
+    if len(kept) < 2 or not all(seed in each for seed in kept for each in found):
+        return noise
+    sums_SD, tokens_D = text_noise.differences(found[0], found[1], kept), found[0][kept[0]].tokens
+    if sums_SD is None:
+        return noise
+    variance, freedom = text_noise.variance(sums_SD, tokens_D)
+    resampled = text_noise.bootstrap(sums_SD, tokens_D, noise.level)
+    return replace(noise, text_variance=variance, text_freedom=freedom, resampled=resampled)
 
 
 def _shares(points: list[Point]) -> dict[int, tuple[float, float]]:
@@ -106,7 +264,7 @@ def _verdict(arm: Arm, baseline: Arm, measure: str, difference: Difference, diff
             return MISSING, f"{one.name} has no finished run"
         if not _measured(one, measure):
             return MISSING, f"{one.name} has no {measure} measured"
-    refusals = [mark.words for mark in differing if mark.level == REFUSED and _touches(mark, measure)]
+    refusals = _refusals(differing, measure)
     if refusals:
         return REFUSED, "; ".join(refusals)
     if not difference.seeds:
@@ -116,32 +274,78 @@ def _verdict(arm: Arm, baseline: Arm, measure: str, difference: Difference, diff
     return (RESOLVED if difference.resolved else UNRESOLVED), ""
 
 
+def _refusals(differing: list[Mark], measure: str) -> list[str]:
+    return [mark.words for mark in differing if mark.level == REFUSED and _touches(mark, measure)]
+
+
 def _touches(mark: Mark, measure: str) -> bool:
     return {"validation": "loss", "task": "retrieval"}.get(mark.short, measure) == measure
 
 
-def _corrected(family: list[Comparison]) -> list[Comparison]:
-    """Adjusts p for the number of comparisons; what does not hold after that is not resolved."""
-    adjusted = holm([one.difference.p if one.verdict in (RESOLVED, UNRESOLVED) else math.nan for one in family])
-    size = sum(math.isfinite(p) for p in adjusted)
-    found = []
-    for one, p in zip(family, adjusted, strict=True):
-        verdict = UNRESOLVED if one.verdict == RESOLVED and not p <= 1 - CONFIDENCE else one.verdict
-        found.append(replace(one, p_holm=p, family=size, verdict=verdict))
-    return found
+def _corrected(studies: "list[tuple[list[Comparison], list[ScalingTable]]]") -> list[Claims]:
+    """Adjusts p for the number of claims in all studies; what does not hold after that is not resolved.
+
+    A look's p counts by the level that is spent at it. Equivalence ("smaller than `care`") is adjusted by itself: of
+    one comparison only one of the two claims can be false.
+    """
+    tested = [_p(one) for arms, _ in studies for one in arms]
+    tested += [line.p for _, tables in studies for table in tables for line in table.lines]
+    adjusted, size = iter(holm(tested)), sum(map(math.isfinite, tested))
+    smaller = iter(holm([_equivalence(one) for arms, _ in studies for one in arms]))
+    arms_of = [[_judged(one, next(adjusted), size, next(smaller)) for one in arms] for arms, _ in studies]
+    tables_of = [
+        [replace(table, lines=tuple(_held(line, next(adjusted)) for line in table.lines)) for table in tables]
+        for _, tables in studies
+    ]
+    return [Claims(arms, tables, size) for arms, tables in zip(arms_of, tables_of, strict=True)]
+
+
+def _p(one: Comparison) -> float:
+    """Returns the p-value of a comparison that is tested, at the level of its look; nan for one that is not."""
+    if one.verdict not in (RESOLVED, UNRESOLVED):
+        return math.nan
+    return min(1.0, one.difference.p * LEVEL / one.level)
+
+
+def _equivalence(one: Comparison) -> float:
+    """Returns twice the larger p of the two one-sided tests that the difference lies within +-care; nan for none."""
+    gap = one.difference
+    if one.verdict not in (RESOLVED, UNRESOLVED) or not one.care > 0 or not gap.error > 0:
+        return math.nan
+    nearest = (abs(gap.mean) - one.care) / gap.error
+    return min(1.0, 2 * float(special.stdtr(gap.freedom, nearest)) * LEVEL / one.level)
+
+
+def _judged(one: Comparison, p: float, size: int, smaller: float) -> Comparison:
+    verdict = UNRESOLVED if one.verdict == RESOLVED and not p <= LEVEL else one.verdict
+    gap = one.difference
+    inside = smaller <= LEVEL and -one.care < gap.low and gap.high < one.care
+    return replace(one, p_holm=p, family=size, verdict=verdict, within_care=inside)
+
+
+def _held(line: "ScalingLine", p: float) -> "ScalingLine":
+    return replace(line, resolved=line.difference is not None and line.difference.resolved and p <= LEVEL)
 
 
 @dataclass(frozen=True)
 class ScalingLine:
     """One scaling at one length: its estimate, and its difference to the run's own scaling (None for that itself).
 
-    `resolved`: the difference is, also after Holm's correction over the table's lines.
+    `resolved`: the difference is, also after Holm's correction over the report's claims, tested at `level`.
     """
 
     scaling: str
     estimate: Estimate
     difference: Difference | None
     resolved: bool = False
+    level: float = LEVEL
+
+    @property
+    def p(self) -> float:
+        """The p-value of its difference, at the level of its look; nan for none, as where it is the same function."""
+        gap = self.difference
+        same = gap is None or (gap.mean == 0 and gap.deviation == 0)
+        return math.nan if gap is None or same else min(1.0, gap.p * LEVEL / self.level)
 
 
 @dataclass(frozen=True)
@@ -156,40 +360,37 @@ class ScalingTable:
     lines: tuple[ScalingLine, ...]
 
 
-def scaling_tables(study: Study) -> list[ScalingTable]:
-    """Returns, for each arm and measure, a table a length beyond 1x at which several scalings were measured."""
+def _scaling_tables(study: Study) -> list[ScalingTable]:
+    study, level = looked_at(study)
     found = []
     for arm in study.arms:
         for measure, points in (("loss", loss_points(arm)), ("retrieval", retrieval_points(arm))):
             for multiple in sorted({point.multiple for point in points if point.multiple > 1}):
                 here = [point for point in points if point.multiple == multiple]
-                table = _scaling_table(arm, measure, multiple, here)
+                table = _scaling_table(arm, measure, multiple, here, level)
                 if len(table.lines) > 1:
                     found.append(table)
     return found
 
 
-def _scaling_table(arm: Arm, measure: str, multiple: float, points: list[Point]) -> ScalingTable:
+def _scaling_table(arm: Arm, measure: str, multiple: float, points: list[Point], level: float) -> ScalingTable:
     by_scaling: dict[str, list[Point]] = {}
     for point in points:
         by_scaling.setdefault(point.scaling, []).append(point)
-    estimate: Callable[[list[Point]], Estimate] = mean_loss if measure == "loss" else pooled
+    estimate: Callable[[Iterable[Point]], Estimate] = mean_loss if measure == "loss" else pooled
     own = by_scaling.get(TRAINED, [])
+    together = pooled_deviation({name: {one.seed: one.value for one in here} for name, here in by_scaling.items()})
+    noise = _noise(None if together is None or together.refused else together, level)
     lines = []
     for scaling in sorted(by_scaling, key=scaling_order):
         here = by_scaling[scaling]
-        gap = None if scaling == TRAINED or not own else _gap(measure, here, own)
-        lines.append(ScalingLine(scaling, estimate(here), gap))
+        gap = None if scaling == TRAINED or not own else _gap(measure, here, own, noise)
+        lines.append(ScalingLine(scaling, estimate(here), gap, level=level))
     seeds = len({point.seed for point in points})
-    adjusted = holm([line.difference.p if line.difference else math.nan for line in lines])
-    lines = [
-        replace(line, resolved=line.difference is not None and line.difference.resolved and p <= 1 - CONFIDENCE)
-        for line, p in zip(lines, adjusted, strict=True)
-    ]
     return ScalingTable(arm.name, measure, multiple, points[0].length, seeds, tuple(lines))
 
 
-def _gap(measure: str, mine: list[Point], own: list[Point]) -> Difference:
+def _gap(measure: str, mine: list[Point], own: list[Point], noise: Noise) -> Difference:
     if measure == "retrieval":
-        return paired_shares(_shares(mine), _shares(own))
-    return paired({point.seed: point.value for point in mine}, {point.seed: point.value for point in own})
+        return paired_shares(_shares(mine), _shares(own), noise)
+    return paired({point.seed: point.value for point in mine}, {point.seed: point.value for point in own}, noise)

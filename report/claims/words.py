@@ -12,12 +12,14 @@ from report.claims.comparing import (
     Comparison,
     ScalingLine,
     ScalingTable,
+    claims,
     comparisons,
+    is_open,
+    look,
     scaling_tables,
 )
 from report.page.formats import PLUS_MINUS, counted, decimals, fixed, interval, listed, multiple, percent, plural
-from report.reading import selecting
-from report.reading.directories import Study, Sweep
+from report.reading.directories import Study, Sweep, selecting
 from report.reading.measures import scaling_label
 from report.statistics import aggregates, solving
 from report.statistics.intervals import Difference, Estimate
@@ -85,10 +87,13 @@ def _claim(one: Comparison, what: str) -> str:
     seeds = plural(len(gap.seeds), "seed")
     if one.verdict == UNRESOLVED:
         shown = amount(one.measure, gap.mean, gap.half, signed=True)
+        if one.few:
+            return f"{one.arm} against {one.baseline}, {what}: too few seeds to tell ({shown} in {seeds})"
         half = _within(one.measure, gap)
+        said = f"smaller than {_care(one.care)} either way" if one.within_care else "no difference resolved"
         return (
-            f"{one.arm} against {one.baseline}, {what}: no difference resolved{_correction(one)} ({shown} {half}, "
-            f"{seeds}{_seen(one)})"
+            f"{one.arm} against {one.baseline}, {what}: {said}{_correction(one)} ({shown} {half}, "
+            f"{seeds}{'' if one.within_care else _seen(one)})"
         )
     winner, loser = (one.arm, one.baseline) if one.better else (one.baseline, one.arm)
     turned = gap.mean < 0
@@ -101,11 +106,18 @@ def _claim(one: Comparison, what: str) -> str:
 
 
 def _seen(one: Comparison) -> str:
-    """Returns what the design could have seen, where something could be told of it."""
+    """Returns what the design could have seen, and how many seeds would show what the sweep cares for."""
     smallest = one.smallest_seen
     if not (math.isfinite(smallest) and smallest > 0):
-        return ""
-    return f"; a true {amount(one.measure, smallest, one.difference.half)} would have been seen 4 times in 5"
+        found = "; too few seeds to see any difference that is possible" if len(one.difference.seeds) > 1 else ""
+    else:
+        found = f"; a true {amount(one.measure, smallest, one.difference.half)} would have been seen 4 times in 5"
+    needed = one.seeds_for_care
+    return f"{found}, {needed} seeds would show {_care(one.care)}" if found and needed else found
+
+
+def _care(care: float) -> str:
+    return f"{care:g} nats"
 
 
 def _one_seed(one: Comparison, pair: str) -> str:
@@ -121,7 +133,7 @@ def _one_seed(one: Comparison, pair: str) -> str:
 
 
 def _correction(one: Comparison) -> str:
-    """Returns what Holm's correction says, where there are several comparisons and it decides something."""
+    """Returns what Holm's correction says, where the report makes several claims and it decides something."""
     over = f"Holm's correction ({one.family} comparisons)"
     if one.family < 2 or not one.difference.resolved:
         return ""
@@ -143,6 +155,8 @@ def amount(measure: str, value: float, half: float = math.nan, signed: bool = Fa
 
 def _within(measure: str, gap: Difference) -> str:
     half = max(gap.high - gap.mean, gap.mean - gap.low)
+    if gap.few:
+        return "in too few seeds"
     return PLUS_MINUS + (fixed(half, decimals(half, most=4)) if measure == "loss" else fixed(100 * half, 1))
 
 
@@ -153,7 +167,7 @@ def _ends(measure: str, low: float, high: float, half: float) -> str:
 def _value(measure: str, one: Estimate) -> str:
     if measure != "loss":
         ends = f" [{percent(one.low)}, {percent(one.high)}]" if math.isfinite(one.low) else ""
-        return f"{percent(one.mean)}{ends}"
+        return f"{percent(one.mean)}{' (too few seeds for an interval)' if one.over == 'few' else ends}"
     ends = interval(one.low, one.high)
     return f"{fixed(one.mean)}{' ' + ends if ends else ''}"
 
@@ -253,4 +267,49 @@ def preface(study: Study) -> str:
         return f"One arm,{only}: nothing to compare it with." if only else "No arms."
     named = "the baseline" if study.baseline else "the first arm, since the study names no baseline"
     said = f"Every arm against {reference.name}, {named}. Lower loss is better; higher retrieval is better."
-    return f"{said} {selecting.preface(study)}".strip()
+    return " ".join(part for part in (said, statistics(study), looks(study), selecting.preface(study)) if part)
+
+
+def statistics(study: Study) -> str:
+    """Returns over how many claims the report corrects, and what varies in its intervals."""
+    found = claims(study)
+    gaps = [one.difference for one in found.arms if one.measure == "loss" and one.verdict in (RESOLVED, UNRESOLVED)]
+    pooled = max((gap.pooled for gap in gaps), default=0)
+    parts = []
+    if found.family > 1:
+        parts.append(
+            f"All {found.family} claims tested in this report are one family: what is called resolved holds at "
+            "5% after Holm's correction over them; an interval is that of its one comparison."
+        )
+    if pooled:
+        freedom = (pooled - 1) * (len(gaps[0].seeds) - 1)
+        parts.append(
+            f"The deviation of losses between seeds is pooled over {pooled} arms ({freedom} degrees of freedom), since "
+            "Bartlett's test does not refuse that they share it."
+        )
+    if any(gap.text_error > 0 for gap in gaps):
+        parts.append("Intervals of differences of losses count the choice of seeds and of validation text.")
+    return " ".join(parts)
+
+
+def looks(study: Study) -> str:
+    """Returns how seeds were added: by a plan, or after a look without one; empty for a list that was never changed."""
+    found, plan = look(study), study.plan
+    if found is not None and plan is not None:
+        levels = ", ".join(f"{100 * plan.level(number):.3g}%" for number in range(1, found.of + 1))
+        made = f"Seeds are added by plan: looks at {listed([str(one) for one in plan.looks])} seeds, tested at {levels}"
+        if not found.number:
+            return f"{made}; the first look is not complete."
+        left = [one.arm for one in comparisons(study) if one.measure == "loss" and is_open(one)]
+        state = "every comparison of losses is resolved or smaller than that" if not left else f"open: {listed(left)}"
+        return f"{made}, until every difference is resolved or known to be smaller than {_care(plan.care)}. " + (
+            f"After look {found.number} of {found.of}, {found.seeds} seeds, {state}."
+        )
+    if study.looked:
+        counts = listed([str(one) for one in [*study.looked, len(study.seeds)]])
+        times = len(study.looked) + 1
+        return (
+            f"Seeds were added after looking, without a plan: {times} looks, at {counts} seeds. With so many up to "
+            f"{5 * times}% of sweeps in which nothing differs claim something; seeds=dict(looks=) plans them."
+        )
+    return ""

@@ -203,8 +203,9 @@ def _estimate(one: Estimate, why: str) -> Cell:
 def _share(one: Estimate, why: str) -> Cell:
     if not math.isfinite(one.mean):
         return Cell(DASH, why=why)
-    ends = f"[{100 * one.low:.1f}, {100 * one.high:.1f}]"
-    return Cell(percent(one.mean), f"{ends} n={one.examples}", one.mean)
+    ends = "too few seeds" if one.over == "few" else f"[{100 * one.low:.1f}, {100 * one.high:.1f}]"
+    seeds = f", {one.count} seeds" if one.count > 1 else ", rows only"
+    return Cell(percent(one.mean), f"{ends} n={one.examples}{seeds}", one.mean)
 
 
 def _difference(study: Study, arm: Arm, one: Comparison | None) -> Cell:
@@ -214,6 +215,8 @@ def _difference(study: Study, arm: Arm, one: Comparison | None) -> Cell:
         return Cell(DASH, why=f"{arm.name}: {one.why}" if one.why else "")
     places = decimals(one.difference.half, most=4)
     sign = "+" if one.difference.mean > 0 else ""
+    if one.few:
+        return Cell(f"{sign}{fixed(one.difference.mean, 3)}", f"too few seeds, {one.verdict}", one.difference.mean)
     half = f"{PLUS_MINUS}{fixed(one.difference.half, places)}" if math.isfinite(one.difference.half) else "1 seed"
     return Cell(f"{sign}{fixed(one.difference.mean, places)}", f"{half}, {one.verdict}", one.difference.mean)
 
@@ -299,6 +302,9 @@ def _raw(
         "loss_difference_high": compared.difference.high if compared else math.nan,
         "loss_difference_p": compared.difference.p if compared else math.nan,
         "loss_difference_p_holm": compared.p_holm if compared else math.nan,
+        "loss_difference_family": compared.family if compared else math.nan,
+        "loss_difference_pooled_arms": compared.difference.pooled if compared else math.nan,
+        "loss_difference_text_error": compared.difference.text_error if compared else math.nan,
         "loss_difference_smallest_seen": compared.smallest_seen if compared else math.nan,
         "verdict": compared.verdict if compared else "",
     }
@@ -308,6 +314,7 @@ def _raw(
         row[f"retrieval_{length:g}_low"] = share.low
         row[f"retrieval_{length:g}_high"] = share.high
         row[f"retrieval_{length:g}_examples"] = share.examples
+        row[f"retrieval_{length:g}_interval_over"] = share.over
     lasting = effective_lengths(arm)[0]
     row["effective_length"] = lasting[(len(lasting) - 1) // 2][0] if lasting else math.nan
     row |= {f"heads_{key}": heads.number_of(arm, measure) for key, *_, measure, _ in heads.SHOWN}

@@ -10,6 +10,8 @@ from typing import Any
 
 from configs.documents import ordinary
 from configs.errors import UserError
+from report.statistics import sequential
+from report.statistics.sequential import Plan
 
 EVALS = ("loss", "retrieval", "throughput", "memory", "profile", "heads", "equivalence")
 STATUSES = ("done", "running", "preempted", "waiting", "failed", "diverged", "unreadable")
@@ -80,6 +82,10 @@ class Study:
     solved: dict[str, float] = field(
         default_factory=dict
     )  # {"accuracy": 0.9} or {"loss": 0.1}: from when a seed has it
+    plan: Plan | None = None  # of looks, where seeds are added by one
+    care: float = math.nan  # the smallest difference of losses that matters, nats
+    looked: list[int] = field(default_factory=list)  # numbers of seeds at which a fixed list was looked at before now
+    family: "list[Study]" = field(default_factory=list, repr=False, compare=False)  # studies reported together
 
     def arm(self, name: str | None) -> Arm | None:
         """Returns the arm of that name, or None."""
@@ -99,6 +105,11 @@ class Sweep:
     single: bool = False
     together: bool = False  # several sweeps, read as one
     faults: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Tells every study with which others it is reported: their claims are one family."""
+        for study in self.studies:
+            study.family = self.studies
 
     @property
     def runs(self) -> list[Run]:
@@ -167,7 +178,12 @@ class _Reader:
         title = text(raw.get("title")) or name
         evals = [text(item) for item in items(raw, "evals")]
         solved = {key: number(value) for key, value in mapping(raw.get("solved")).items()}
-        return Study(name, title, text(raw.get("question")), baseline, evals, arms, seeds, solved=solved)
+        plan, care = _plan(mapping(raw.get("plan"))), number(raw.get("care"))
+        looked = [whole(one, 0) for one in items(raw, "looked")]
+        return Study(
+            name, title, text(raw.get("question")), baseline, evals, arms, seeds, solved=solved, plan=plan,
+            care=plan.care if plan else care, looked=looked,
+        )  # fmt: skip
 
     def selected(self, given: list[tuple[dict[str, Any], Study]]) -> list[Study]:
         """Gives the studies that tried hyperparameters to those that use what was chosen; returns the latter."""
@@ -264,6 +280,11 @@ class _Reader:
             if math.isfinite(step):
                 by_step[step] = row
         return [by_step[step] for step in sorted(by_step)]
+
+
+def _plan(raw: dict[str, Any]) -> Plan | None:
+    looks, care = tuple(whole(one, 0) for one in items(raw, "looks")), number(raw.get("care"))
+    return None if sequential.check(looks, care) else Plan(looks, care)
 
 
 def number(value: Any) -> float:

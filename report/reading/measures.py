@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from configs import tasks
 from report.reading.directories import Arm, Run, Study, dig, items, mapping, number, objects, text
-from report.statistics.intervals import NOTHING, Estimate, over_seeds, wilson
+from report.statistics import shares
+from report.statistics.intervals import Estimate, over_seeds, wilson
+from report.statistics.text_noise import Pieces
 
 TRAINED = "trained"  # the evaluations' word for a run's own RoPE scaling, unchanged
 SCALINGS = (TRAINED, "none", "linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3", "longrope")
@@ -276,13 +280,26 @@ def _clustered(correct: float, examples: float, independent: float) -> Estimate:
 
 
 def pooled(points: Iterable[Point]) -> Estimate:
-    """Returns the share over all examples of all seeds with Wilson's interval for those that are independent."""
+    """Returns the mean over seeds of the share right, with an interval in which seeds and rows vary (report/statistics/shares.py).
+
+    Of one seed it is Wilson's over its rows, as far as they are independent. `examples` counts all answers.
+    """
     points = list(points)
-    correct, examples = sum(point.correct for point in points), sum(point.examples for point in points)
-    worth = (point.independent if math.isfinite(point.independent) else point.examples for point in points)
-    share = _clustered(correct, examples, sum(worth))
-    seeds = len({point.seed for point in points})
-    return Estimate(share.mean, share.low, share.high, seeds, "examples", share.examples) if seeds else NOTHING
+    by_run: dict[int, list[tuple[float, float]]] = {}
+    for point in points:
+        by_run.setdefault(point.seed, []).append(point.worth)
+    seeds = [(sum(right for right, _ in found), sum(worth for _, worth in found)) for found in by_run.values()]
+    found = shares.over_seeds(seeds)
+    return replace(found, examples=round(sum(point.examples for point in points))) if found.count else found
+
+
+def pieces(run: Run) -> Pieces | None:
+    """Returns a run's validation losses by piece of text, as eval/loss.json has them; None for none."""
+    raw = dig(run.evals.get("loss"), "text")
+    loss, tokens = (np.array([number(one) for one in items(raw, key)]) for key in ("loss", "tokens"))
+    if not loss.size or loss.size != tokens.size or not np.isfinite(loss.sum() + tokens.sum()) or not tokens.min() > 0:
+        return None
+    return Pieces(loss, tokens)
 
 
 def mean_loss(points: Iterable[Point]) -> Estimate:

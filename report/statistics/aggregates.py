@@ -80,7 +80,7 @@ def improvement_interval(mine: np.ndarray, other: np.ndarray) -> tuple[float, fl
 
 
 def _ends(found: np.ndarray, number: int) -> tuple[float, float]:
-    """Returns percentiles of resampled values, as far out as `statistics.bootstrap` takes them for so many seeds."""
+    """Returns percentiles of resampled values, as far out as `intervals.bootstrap` takes them for so many seeds."""
     if number < BOOTSTRAP_FROM:
         return math.nan, math.nan
     tail = expanded_tail(number)

@@ -1,4 +1,7 @@
-"""Intervals and differences: over seeds Student's t and the bootstrap, Wilson and Newcombe for shares, Holm for many.
+"""Intervals and differences over seeds: Student's t and the bootstrap, Wilson and Newcombe for shares, Holm for many.
+
+`report/statistics/shares.py` has the intervals of shares over seeds, `pooling.py` deviations pooled over arms,
+`text_noise.py` what other text would change, `sequential.py` the levels of planned looks.
 
 Why not the bootstrap alone: a mean of resampled seeds never leaves the range of the seeds, which for n seeds holds the
 true mean with probability 1 - 2**(1 - n) at most where differences are symmetric: 75% for 3, 94% for 5. Measured
@@ -19,12 +22,19 @@ CONFIDENCE = 0.95
 POWER = 0.8  # with which the smallest difference a design could have seen is seen
 BOOTSTRAP_FROM = 6  # seeds; the resampled means of fewer cannot hold the true one 95 times in 100
 RESAMPLES = 4999
-_Z = float(special.ndtri(0.5 + CONFIDENCE / 2))
+
+
+@functools.cache
+def _quantile(level: float) -> float:
+    return float(special.ndtri(1 - level / 2))
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its interval. `over` says what varies in it: "seeds", "tokens", "examples", or "" for no interval."""
+    """A mean with its interval. `over` says what varies in it.
+
+    "seeds", "tokens" or "examples"; "few" for a share of too few seeds to have an interval; "" for no interval.
+    """
 
     mean: float
     low: float = math.nan
@@ -44,8 +54,12 @@ class Difference:
     """Arm minus baseline, paired by seed. `low`, `high` and `p` are nan with fewer than two seeds in common.
 
     Attributes:
-        deviation: of the differences between seeds (n - 1); nan with fewer than two.
+        deviation: of the differences between seeds, pooled over arms where `pooled` says so; nan with fewer than two.
         bootstrap: the bootstrap's interval, which `low` and `high` hold; nan with fewer than BOOTSTRAP_FROM seeds.
+        freedom: degrees of freedom of the t distribution; nan: seeds - 1.
+        pooled: arms over which the deviation is pooled; 0: it is these seeds' own.
+        text_error: standard error that other text would add; 0 where it is not known or not counted.
+        few: the seeds are too few for an interval that says anything.
     """
 
     mean: float
@@ -55,6 +69,10 @@ class Difference:
     seeds: tuple[int, ...]
     deviation: float = math.nan
     bootstrap: tuple[float, float] = (math.nan, math.nan)
+    freedom: float = math.nan
+    pooled: int = 0
+    text_error: float = 0.0
+    few: bool = False
 
     @property
     def half(self) -> float:
@@ -63,32 +81,71 @@ class Difference:
 
     @property
     def resolved(self) -> bool:
-        """True where the interval leaves 0 out."""
-        return self.low > 0 or self.high < 0
+        """True where the interval leaves 0 out, of seeds enough to have one."""
+        return not self.few and (self.low > 0 or self.high < 0)
 
-    def smallest_seen(self, comparisons: int = 1) -> float:
+    @property
+    def error(self) -> float:
+        """The standard error of the mean, of seeds and, if known, of the text; nan with fewer than two seeds."""
+        number = len(self.seeds)
+        return math.nan if number < 2 else math.hypot(self.deviation / math.sqrt(number), self.text_error)
+
+    def smallest_seen(self, comparisons: int = 1, level: float = 1 - CONFIDENCE) -> float:
         """Returns the smallest true difference that these seeds show with probability POWER, at this spread.
 
         Args:
-            comparisons: how many Holm's correction is over; the first of them must pass 5% / comparisons.
+            comparisons: how many Holm's correction is over; the first of them must pass level / comparisons.
+            level: of all of them together.
         """
         number = len(self.seeds)
-        return math.nan if number < 2 else self.deviation * _seen(number, (1 - CONFIDENCE) / max(1, comparisons))
+        if number < 2:
+            return math.nan
+        freedom = self.freedom if math.isfinite(self.freedom) else number - 1
+        return self.error * _seen(freedom, level / max(1, comparisons))
+
+    def seeds_to_see(self, size: float, comparisons: int = 1, most: int = 10_000) -> int | None:
+        """Returns how many seeds would show a true difference of `size` with probability POWER, at this spread.
+
+        Args:
+            size: above 0.
+            comparisons: as of `smallest_seen`.
+            most: the largest number that is looked at.
+
+        Returns:
+            None where even `most` seeds would not, as where the text's own noise is larger.
+        """
+        if len(self.seeds) < 2 or not math.isfinite(self.deviation):
+            return None
+
+        def enough(number: int) -> bool:
+            error = math.hypot(self.deviation / math.sqrt(number), self.text_error)
+            freedom = (number - 1) * max(1, self.pooled - 1)
+            return error * _seen(freedom, (1 - CONFIDENCE) / max(1, comparisons)) <= size
+
+        low, high = 1, 2
+        while not enough(high):
+            low, high = high, 2 * high
+            if high > most:
+                return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if enough(middle) else (middle, high)
+        return high
 
 
 @functools.cache
-def _seen(number: int, level: float) -> float:
-    """Returns the true mean, in deviations, at which a two-sided t-test of `number` values has power POWER."""
-    critical = -special.stdtrit(number - 1, level / 2)
+def _seen(freedom: float, level: float) -> float:
+    """Returns the true mean, in standard errors, at which a two-sided t-test has power POWER."""
+    critical = -float(special.stdtrit(freedom, level / 2))
 
     def power(shift: float) -> float:
         # Over the spread that the sample happens to have: scipy's noncentral t is inexact for one degree of freedom.
         quantiles = (np.arange(2000) + 0.5) / 2000
-        spread = np.sqrt(2 * special.gammaincinv((number - 1) / 2, quantiles) / (number - 1))
+        spread = np.sqrt(2 * special.gammaincinv(freedom / 2, quantiles) / freedom)
         return float(np.mean(special.ndtr(shift - critical * spread) + special.ndtr(-critical * spread - shift)))
 
     highest = 4 * critical + 10
-    return float(optimize.brentq(lambda shift: power(shift) - POWER, 0, highest)) / math.sqrt(number)
+    return float(optimize.brentq(lambda shift: power(shift) - POWER, 0, highest))
 
 
 NOTHING = Estimate(math.nan, count=0)
@@ -120,31 +177,74 @@ def _standard_error(array: np.ndarray) -> float:
         return float(array.std(ddof=1)) / math.sqrt(array.size)
 
 
-def paired(arm: Mapping[int, float], baseline: Mapping[int, float]) -> Difference:
-    """Returns arm - baseline over the seeds both have, with its 95% interval and the paired t-test's p.
+@dataclass(frozen=True)
+class Noise:
+    """What is known of a paired difference beside its seeds' own values.
 
-    The interval is Student's t; from BOOTSTRAP_FROM seeds on, the wider at each end of that and of the bootstrap's.
+    Attributes:
+        deviation: of the differences between seeds, pooled over `arms` arms, with `freedom` degrees; nan: not pooled.
+        text_variance: of the mean difference, from the choice of text, with `text_freedom` degrees; 0: not known.
+        resampled: the bootstrap's interval over documents and seeds together; nan: that over seeds is made.
+        level: the interval's and the test's, two-sided.
+    """
+
+    deviation: float = math.nan
+    arms: int = 0
+    freedom: float = math.nan
+    text_variance: float = 0.0
+    text_freedom: float = math.inf
+    resampled: tuple[float, float] = (math.nan, math.nan)
+    level: float = 1 - CONFIDENCE
+
+
+def paired(arm: Mapping[int, float], baseline: Mapping[int, float], noise: Noise | None = None) -> Difference:
+    """Returns arm - baseline over the seeds both have, with its interval and the paired t-test's p.
+
+    The interval is Student's t; from BOOTSTRAP_FROM seeds on, the wider at each end of that and of the bootstrap's. A
+    deviation that is pooled over arms takes the place of the seeds' own where it is the larger, and in any case gives
+    its degrees of freedom. Noise of the text adds its variance, the degrees being Satterthwaite's (1946).
 
     Args:
         arm, baseline: a value for each seed.
+        noise: what else is known; None: nothing, 95%.
     """
+    noise = noise or Noise()
     seeds = tuple(
         seed for seed in sorted(arm) if seed in baseline and math.isfinite(arm[seed]) and math.isfinite(baseline[seed])
     )
     differences = np.asarray([arm[seed] - baseline[seed] for seed in seeds], dtype=float)
-    if differences.size == 0:
+    number = differences.size
+    if number == 0:
         return Difference(math.nan, math.nan, math.nan, math.nan, seeds)
     mean = _mean(differences)
-    if differences.size == 1:
+    if number == 1:
         return Difference(mean, math.nan, math.nan, math.nan, seeds)
-    half, error = _half_width(differences), _standard_error(differences)
-    p = float(2 * special.stdtr(differences.size - 1, -abs(mean) / error)) if error > 0 else float(mean == 0)
-    resampled = bootstrap(differences)
+    deviation, freedom = _standard_error(differences) * math.sqrt(number), number - 1.0
+    if math.isfinite(noise.deviation):
+        deviation, freedom = max(deviation, noise.deviation), noise.freedom
+    text = math.sqrt(noise.text_variance)
+    found = Difference(mean, math.nan, math.nan, math.nan, seeds, deviation, freedom=freedom, text_error=text)
+    freedom = satterthwaite(deviation**2 / number, freedom, noise.text_variance, noise.text_freedom)
+    error = found.error
+    p = float(2 * special.stdtr(freedom, -abs(mean) / error)) if error > 0 else float(mean == 0)
+    half = -float(special.stdtrit(freedom, noise.level / 2)) * error
+    resampled = noise.resampled if math.isfinite(noise.resampled[0]) else bootstrap(differences, noise.level)
     low, high = np.nanmin([mean - half, resampled[0]]), np.nanmax([mean + half, resampled[1]])
-    return Difference(mean, float(low), float(high), p, seeds, error * math.sqrt(differences.size), resampled)
+    pooled = noise.arms if math.isfinite(noise.deviation) else 0
+    return replace(
+        found, low=float(low), high=float(high), p=p, bootstrap=resampled, freedom=freedom, pooled=pooled
+    )  # fmt: skip
 
 
-def bootstrap(values: np.ndarray) -> tuple[float, float]:
+def satterthwaite(first: float, first_freedom: float, second: float, second_freedom: float) -> float:
+    """Returns the degrees of freedom of the sum of two independent estimates of variance (Satterthwaite 1946)."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        spread = np.float64(first) ** 2 / first_freedom + np.float64(second) ** 2 / second_freedom
+        found = float((np.float64(first) + second) ** 2 / spread)
+    return found if second > 0 and math.isfinite(found) else first_freedom
+
+
+def bootstrap(values: np.ndarray, level: float = 1 - CONFIDENCE) -> tuple[float, float]:
     """Returns the expanded percentile interval of a mean (Hesterberg 2015, doi 10.1080/00031305.2015.1089789, 4.3).
 
     The percentile interval is too narrow for few values: it takes normal quantiles for Student's, and the resampled
@@ -156,7 +256,7 @@ def bootstrap(values: np.ndarray) -> tuple[float, float]:
         return math.nan, math.nan
     if np.ptp(values) == 0:
         return float(values[0]), float(values[0])
-    tail = expanded_tail(number)
+    tail = expanded_tail(number, level)
     from scipy import stats  # slow to load, and few reports have so many seeds
 
     found = stats.bootstrap(
@@ -166,53 +266,33 @@ def bootstrap(values: np.ndarray) -> tuple[float, float]:
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
-def expanded_tail(number: int) -> float:
+def expanded_tail(number: int, level: float = 1 - CONFIDENCE) -> float:
     """Returns the share of resampled means of `number` values left out at each end; see `bootstrap`."""
-    return float(special.ndtr(math.sqrt(number / (number - 1)) * special.stdtrit(number - 1, 0.5 - CONFIDENCE / 2)))
+    return float(special.ndtr(math.sqrt(number / (number - 1)) * special.stdtrit(number - 1, level / 2)))
 
 
-def paired_shares(arm: Mapping[int, tuple[float, float]], baseline: Mapping[int, tuple[float, float]]) -> Difference:
-    """Returns the paired difference of shares (correct, examples) by seed, in shares of 1.
-
-    Seeds that all solve a task have no spread, and a t-interval would then promise a certainty that a finite number of
-    examples cannot give. So the interval is the wider, at each end, of the t-interval over seeds and of Newcombe's
-    hybrid score interval over all examples (Newcombe 1998, method 10), and p the larger of both kinds of test.
-    """
-    seeds = [seed for seed in sorted(arm) if seed in baseline and arm[seed][1] > 0 and baseline[seed][1] > 0]
-    difference = paired(
-        {seed: arm[seed][0] / arm[seed][1] for seed in seeds},
-        {seed: baseline[seed][0] / baseline[seed][1] for seed in seeds},
-    )
-    if len(seeds) < 2:
-        return difference
-    mine = [sum(arm[seed][part] for seed in seeds) for part in (0, 1)]
-    other = [sum(baseline[seed][part] for seed in seeds) for part in (0, 1)]
-    low, high = newcombe(mine, other)
-    p = max(difference.p, _two_shares(mine, other))
-    return replace(difference, low=min(difference.low, low), high=max(difference.high, high), p=p)
-
-
-def _two_shares(first: Sequence[float], second: Sequence[float]) -> float:
+def two_shares(first: Sequence[float], second: Sequence[float]) -> float:
     """Returns the p-value of the two-sample z-test of equal shares."""
     share = (first[0] + second[0]) / (first[1] + second[1])
     error = math.sqrt(share * (1 - share) * (1 / first[1] + 1 / second[1]))
     return float(2 * special.ndtr(-abs(first[0] / first[1] - second[0] / second[1]) / error)) if error > 0 else 1.0
 
 
-def newcombe(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """Returns the 95% interval of first share - second share, each given as (correct, examples)."""
-    one, other = wilson(*first), wilson(*second)
+def newcombe(first: Sequence[float], second: Sequence[float], level: float = 1 - CONFIDENCE) -> tuple[float, float]:
+    """Returns the interval of first share - second share, each given as (correct, examples)."""
+    one, other = wilson(*first, level), wilson(*second, level)
     gap = one.mean - other.mean
     low = gap - math.hypot(one.mean - one.low, other.high - other.mean)
     high = gap + math.hypot(one.high - one.mean, other.mean - other.low)
     return low, high
 
 
-def wilson(correct: float, examples: float) -> Estimate:
-    """Returns the share correct / examples with Wilson's 95% interval; NOTHING for an impossible count."""
+def wilson(correct: float, examples: float, level: float = 1 - CONFIDENCE) -> Estimate:
+    """Returns the share correct / examples with Wilson's interval; NOTHING for an impossible count."""
     if not (math.isfinite(correct) and math.isfinite(examples)) or examples < 1 or not 0 <= correct <= examples:
         return NOTHING
-    share, squared = correct / examples, _Z * _Z / examples  # in closed form: scipy's is slow for a thousand cells
+    # In closed form: scipy's is slow for a thousand cells.
+    share, squared = correct / examples, _quantile(level) ** 2 / examples
     middle = (share + squared / 2) / (1 + squared)
     half = math.sqrt(share * (1 - share) * squared + squared * squared / 4) / (1 + squared)
     low = 0.0 if correct == 0 else middle - half

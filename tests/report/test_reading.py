@@ -16,8 +16,7 @@ from report.charts import lengths, training
 from report.claims import words
 from report.page import table
 from report.page.html import settings
-from report.reading import frames
-from report.reading.directories import Sweep, read
+from report.reading.directories import Sweep, frames, read
 from tests.report import synthetic
 
 

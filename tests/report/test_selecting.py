@@ -11,8 +11,7 @@ from report import build
 from report.charts import selection
 from report.claims import words
 from report.claims.comparable import marks
-from report.reading import selecting
-from report.reading.directories import Study, read
+from report.reading.directories import Study, read, selecting
 from tests.report import synthetic
 
 LOSSES = {"h1": {0.001: 2.0, 0.01: 1.8, 0.1: None}, "h4": {0.001: 1.9, 0.01: 1.7, 0.1: 1.6}}

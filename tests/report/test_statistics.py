@@ -9,7 +9,8 @@ from scipy import stats
 
 from report.claims.comparing import RESOLVED, comparisons
 from report.reading.directories import Arm, Run, Study
-from report.statistics.intervals import Difference, holm, newcombe, over_seeds, paired, paired_shares, wilson
+from report.statistics.intervals import Difference, holm, newcombe, over_seeds, paired, wilson
+from report.statistics.shares import paired_shares
 
 
 def seeds(values: np.ndarray) -> dict[int, float]:
@@ -208,9 +209,11 @@ def test_differences_of_shares_are_newcombes(
 
 
 def test_seeds_that_agree_exactly_are_not_certain_about_shares() -> None:
-    few = paired_shares({0: (2, 2), 1: (2, 2)}, {0: (1, 2), 1: (1, 2)})
-    assert not few.resolved and few.p == pytest.approx(2 * stats.norm.sf(0.5 / math.sqrt(0.75 * 0.25 / 2)))
-    many = paired_shares({0: (200, 200), 1: (200, 200)}, {0: (100, 200), 1: (100, 200)})
+    few = paired_shares(dict.fromkeys(range(3), (1, 1)), {0: (1, 2), 1: (1, 2), 2: (1, 2)})
+    assert not few.resolved and few.p == pytest.approx(
+        2 * stats.norm.sf(0.5 / math.sqrt(2 / 3 * 1 / 3 * (1 / 3 + 1 / 6)))
+    )
+    many = paired_shares(dict.fromkeys(range(3), (200, 200)), dict.fromkeys(range(3), (100, 200)))
     assert many.resolved and many.high - many.low > 0.05
 
 

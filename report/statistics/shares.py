@@ -1,0 +1,94 @@
+"""Shares of successes over seeds: seeds and rows both vary, and nothing leaves the bounds of a share.
+
+One seed answers many rows. Rows of one seed tell how well that seed does; they say nothing about another seed, which
+may have found the solution or not. So the mean over seeds has the wider, at each end, of two intervals: Student's t
+over seeds, on the logit scale so that it stays within 0 and 1 (the delta method's, as in survey statistics: Korn and
+Graubard 1998), and Wilson's over the rows of all seeds, for seeds that agree better than their rows can tell.
+
+Coverage by simulation is in docs/log.md. What no interval from few seeds can know is a rare second kind of seed: of
+tasks that jump, count seeds (`solving.py`).
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from scipy import special
+
+from report.statistics.intervals import (
+    CONFIDENCE,
+    NOTHING,
+    Difference,
+    Estimate,
+    Noise,
+    newcombe,
+    paired,
+    two_shares,
+    wilson,
+)
+
+FEWEST = 3  # seeds, for an interval over seeds
+WIDEST = 0.9  # an interval of a share wider than this says nothing
+
+Share = tuple[float, float]  # (correct, examples), both counted as far as they are independent
+
+
+def over_seeds(shares: Iterable[Share], level: float = 1 - CONFIDENCE) -> Estimate:
+    """Returns the mean over seeds of a share with its interval; of one seed Wilson's over its rows.
+
+    With two seeds, and where the interval would be wider than WIDEST, there is none: `over` is "few".
+    """
+    found = [(correct, examples) for correct, examples in shares if examples > 0]
+    if not found:
+        return NOTHING
+    values = np.array([correct / examples for correct, examples in found])
+    mean, total = float(values.mean()), sum(examples for _, examples in found)
+    rows = wilson(min(mean, 1.0) * total, total, level)
+    if len(found) == 1:
+        return replace(rows, over="examples")
+    low, high = logit_interval(values, level)
+    low, high = min(low, rows.low, mean), max(high, rows.high, mean)
+    if len(found) < FEWEST or high - low > WIDEST:
+        return Estimate(mean, count=len(found), over="few", examples=round(total))
+    return Estimate(mean, low, high, len(found), "seeds", round(total))
+
+
+def logit_interval(values: np.ndarray, level: float = 1 - CONFIDENCE) -> tuple[float, float]:
+    """Returns the t-interval of the mean of shares, made on the logit scale; the mean itself where nothing varies.
+
+    logit(mean) +- t * error / (mean * (1 - mean)), turned back.
+    """
+    mean, number = float(values.mean()), values.size
+    error = float(values.std(ddof=1)) / math.sqrt(number) if number > 1 else 0.0
+    if not error > 0 or not 0 < mean < 1:
+        return mean, mean
+    half = -float(special.stdtrit(number - 1, level / 2)) * error / (mean * (1 - mean))
+    middle = float(special.logit(mean))
+    return float(special.expit(middle - half)), float(special.expit(middle + half))
+
+
+def paired_shares(arm: Mapping[int, Share], baseline: Mapping[int, Share], noise: Noise | None = None) -> Difference:
+    """Returns the paired difference of shares by seed, in shares of 1, within -1 and 1.
+
+    Seeds that all solve a task have no spread, and a t-interval would then promise a certainty that a finite number of
+    examples cannot give. So the interval is the wider, at each end, of the t-interval over seeds and of Newcombe's
+    hybrid score interval over all examples (Newcombe 1998, method 10), and p the larger of both kinds of test. A true
+    difference lies within -1 and 1, so cutting the interval there costs no coverage. `few` says that the interval
+    before the cut was wider than anything that a share can do, or that there are fewer than FEWEST seeds.
+    """
+    seeds = [seed for seed in sorted(arm) if seed in baseline and arm[seed][1] > 0 and baseline[seed][1] > 0]
+    difference = paired(
+        {seed: arm[seed][0] / arm[seed][1] for seed in seeds},
+        {seed: baseline[seed][0] / baseline[seed][1] for seed in seeds},
+        noise,
+    )
+    if len(seeds) < 2:
+        return difference
+    mine = [sum(arm[seed][part] for seed in seeds) for part in (0, 1)]
+    other = [sum(baseline[seed][part] for seed in seeds) for part in (0, 1)]
+    low, high = newcombe(mine, other, (noise or Noise()).level)
+    p = max(difference.p, two_shares(mine, other))
+    few = len(seeds) < FEWEST or difference.half > 1
+    low, high = max(-1.0, min(difference.low, low)), min(1.0, max(difference.high, high))
+    return replace(difference, low=low, high=high, p=p, few=few)
