@@ -112,8 +112,8 @@ def claims(study: Study) -> Claims:
     if "_claims" not in vars(study):
         together = study.family if any(one is study for one in study.family) else [study]
         made = [(one, _comparisons(one), _scaling_tables(one)) for one in together]
-        for one, found in zip(together, _corrected([(arms, tables) for _, arms, tables in made]), strict=True):
-            vars(one)["_claims"] = found
+        for one, own in zip(together, _corrected([(arms, tables) for _, arms, tables in made]), strict=True):
+            vars(one)["_claims"] = own
     found: Claims = vars(study)["_claims"]
     return found
 

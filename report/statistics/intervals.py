@@ -280,7 +280,7 @@ def two_shares(first: Sequence[float], second: Sequence[float]) -> float:
 
 def newcombe(first: Sequence[float], second: Sequence[float], level: float = 1 - CONFIDENCE) -> tuple[float, float]:
     """Returns the interval of first share - second share, each given as (correct, examples)."""
-    one, other = wilson(*first, level), wilson(*second, level)
+    one, other = wilson(first[0], first[1], level), wilson(second[0], second[1], level)
     gap = one.mean - other.mean
     low = gap - math.hypot(one.mean - one.low, other.high - other.mean)
     high = gap + math.hypot(one.high - one.mean, other.mean - other.low)
