@@ -280,7 +280,7 @@ def _clustered(correct: float, examples: float, independent: float) -> Estimate:
 
 
 def pooled(points: Iterable[Point]) -> Estimate:
-    """Returns the mean over seeds of the share right, with an interval in which seeds and rows vary (report/statistics/shares.py).
+    """Returns the mean over seeds of the share right; seeds and rows both vary in its interval.
 
     Of one seed it is Wilson's over its rows, as far as they are independent. `examples` counts all answers.
     """
