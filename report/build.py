@@ -25,7 +25,8 @@ from report.charts.figures import Figure
 from report.files import write
 from report.page import html, table
 from report.page.formats import slug
-from report.reading.directories import Study, Sweep, frames, read
+from report.reading import frames
+from report.reading.directories import Study, Sweep, read
 
 EVERY = 30  # seconds between two looks of a live report
 SMALL = 200_000  # bytes up to which a picture in the page is vectors in any case

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from report.page.formats import count, counted, listed, percent, plural
-from report.reading.directories import Arm, Run, Study, dig, items, mapping, number, selecting, text
+from report.reading import selecting
+from report.reading.directories import Arm, Run, Study, dig, items, mapping, number, text
 from report.reading.measures import from_info, median
 
 REFUSED = "not comparable"  # no claim is made

@@ -19,7 +19,8 @@ from report.claims.comparing import (
     scaling_tables,
 )
 from report.page.formats import PLUS_MINUS, counted, decimals, fixed, interval, listed, multiple, percent, plural
-from report.reading.directories import Study, Sweep, selecting
+from report.reading import selecting
+from report.reading.directories import Study, Sweep
 from report.reading.measures import scaling_label
 from report.statistics import aggregates, solving
 from report.statistics.intervals import Difference, Estimate

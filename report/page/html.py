@@ -19,7 +19,8 @@ from report.claims import words
 from report.claims.comparable import reference_arm
 from report.page.formats import slug
 from report.page.table import Table
-from report.reading.directories import Arm, Run, Study, Sweep, reproduce
+from report.reading import reproduce
+from report.reading.directories import Arm, Run, Study, Sweep
 from report.reading.settings import Settings, settings
 
 HERE = Path(__file__).parent / "files"
