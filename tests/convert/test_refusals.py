@@ -1,6 +1,7 @@
 """What would change the result and is not supported is refused, in one line that names it; the rest is read right."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -141,6 +142,15 @@ YARN = dict(factor=8.0, beta_fast=16.0, beta_slow=2.0, truncate=False, mscale=0.
         ("phi3", {**V4, "partial_rotary_factor": 0.5, "rope_scaling": None}, dict(kind="none", fraction=0.5)),
         ("gpt_neox", {**V4, "rotary_pct": 1.0, "rotary_emb_base": 77}, dict(theta=77.0, fraction=1.0)),
         ("gpt_neox", {**V4}, dict(theta=10000.0, fraction=0.25)),
+        # transformers 5.24 gives these four
+        ("gpt_neox", {**V4, "rope_theta": 800}, dict(theta=10000.0, fraction=0.25)),
+        ("gpt_neox", {**V4, "rope_theta": 800, "rotary_emb_base": 500}, dict(theta=500.0, fraction=0.25)),
+        ("gpt_neox", {**V4, "partial_rotary_factor": 0.5}, dict(theta=10000.0, fraction=0.25)),
+        (
+            "gpt_neox",
+            {**V4, "rope_theta": 800, "rope_scaling": {"type": "linear", "factor": 2.0}},
+            dict(theta=10000.0, fraction=0.25, kind="linear", factor=2.0),
+        ),
         ("llama", rope(rope_type="proportional", partial_rotary_factor=0.5), dict(fraction=0.5, kind="none")),
     ],
 )  # fmt: skip
@@ -149,6 +159,24 @@ def test_both_schemas_of_rope(family: str, changes: dict[str, Any], expected: di
     for name, value in expected.items():
         found = settings[name] if name in ("theta", "fraction") else settings.scaling[name]
         assert found == value, name
+
+
+@pytest.mark.parametrize(
+    ("changes", "warned"),
+    [
+        (
+            {"rope_theta": 800},
+            "rope_theta = 800 has no effect on top in this family, which reads rotary_emb_base; 1000",
+        ),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5 has no effect on top .* reads rotary_pct; 0.25"),
+        ({"rope_theta": 10000}, None),
+        ({"rope_theta": 800, "rotary_emb_base": 800}, None),
+    ],
+)
+def test_gpt_neox_has_names_of_its_own_for_rope(changes: dict[str, Any], warned: str | None) -> None:
+    notes = read("gpt_neox", **V4, **changes)[1]
+    assert len(notes) == (warned is not None)
+    assert warned is None or re.search(warned, notes[0])
 
 
 @pytest.mark.fault(4)
