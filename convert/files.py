@@ -12,6 +12,7 @@ from configs.errors import UserError
 from training.run_directory.files import read_json
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+GENERATION = "generation_config.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.bin.index.json")
 DTYPES = ("F32", "BF16", "F16")
 
@@ -112,9 +113,22 @@ def read_config(folder: Path) -> Mapping[str, Any]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such directory")
-    values = read_json(folder / CONFIG)
+    return _object(folder / CONFIG)
+
+
+def read_optional(path: Path) -> Mapping[str, Any]:
+    """Returns a JSON object; an empty one where there is no such file.
+
+    Raises:
+        UserError: it holds no object.
+    """
+    return _object(path) if path.is_file() else {}
+
+
+def _object(path: Path) -> Mapping[str, Any]:
+    values = read_json(path)
     if not isinstance(values, dict):
-        raise UserError(f"{folder / CONFIG}: must hold a JSON object")
+        raise UserError(f"{path}: must hold a JSON object")
     return values
 
 

@@ -68,7 +68,7 @@ def convert(
     for note in keys.notes:
         print(f"warning: {note}", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer = _tokenizer(source, ours, Path(folder))
+        tokenizer = _tokenizer(source, values, ours, Path(folder))
         config = resolved({**ours, **_run_fields(ours, source, tokenizer)}, overrides)
         params = _parameters(family, config, files.Weights(source), str(source))
         origin = {"kind": "hugging_face", "model_type": family.name, "from": str(source.absolute())}
@@ -91,16 +91,72 @@ def family_of(values: Mapping[str, Any], source: Path) -> Family:
     return FAMILIES[name]
 
 
-def _tokenizer(source: Path, ours: Ours, folder: Path) -> Path | None:
-    """Returns the checkpoint's tokenizer; else bytes, written to `folder`, where the vocabulary holds them."""
-    if (source / tokenizers.HUGGING_FACE).is_file():
-        return source / tokenizers.HUGGING_FACE
+def _tokenizer(source: Path, values: Mapping[str, Any], ours: Ours, folder: Path) -> Path | None:
+    """Writes the checkpoint's tokenizer to `folder`; else bytes, where the vocabulary holds them; else returns None."""
+    path = source / tokenizers.HUGGING_FACE
+    if path.is_file():
+        by_name = tokenizers.from_file(path)
+        tokenizer = _separated(by_name, source, values, ours["model.vocab_size"])
+        tokenizer.save(folder)
+        return folder
     if ours["model.vocab_size"] < tokenizers.Bytes.vocab_size:
         return None
     tokenizers.Bytes().save(folder)
     told = f"{source}: has no {tokenizers.HUGGING_FACE}; the run reads text as bytes, which mean nothing to the model"
     print(f"warning: {told}", file=sys.stderr)
     return folder
+
+
+def _separated(
+    by_name: tokenizers.FromFile, source: Path, values: Mapping[str, Any], vocabulary: int
+) -> tokenizers.FromFile:
+    """Returns the tokenizer with the checkpoint's eos token as separator of documents, and says which that is.
+
+    `eos_token_id` of config.json counts, then that of generation_config.json, then a token of a usual name. Of several
+    the usual name counts, else the first: the others end turns of a conversation.
+    """
+    usual = by_name.separator
+    for name in (files.CONFIG, files.GENERATION):
+        ids = _eos_ids(values if name == files.CONFIG else files.read_optional(source / name), source / name)
+        outside = [number for number in ids if not 0 <= number < vocabulary]
+        if outside:
+            told = f"{source / name}: eos_token_id = {outside[0]}: is not among the model's {vocabulary:,} tokens"
+            print(f"warning: {told}, and is passed over", file=sys.stderr)
+        ids = [number for number in ids if number not in outside]
+        if ids:
+            chosen = usual if usual in ids else ids[0]
+            tokenizer = tokenizers.from_file(source / tokenizers.HUGGING_FACE, chosen)
+            other = "" if usual in (None, chosen) else f", not with {_named(by_name, usual)}"
+            print(f"documents end with {_named(by_name, chosen)}, eos_token_id of {name}{other}")
+            return tokenizer
+    if usual is not None:
+        print(f"documents end with {_named(by_name, usual)}, for its name; {files.CONFIG} has no eos_token_id")
+    else:
+        print(
+            f"warning: {source}: has no eos_token_id, and no token of a usual name ends documents; they follow one "
+            "another without a separator",
+            file=sys.stderr,
+        )
+    return by_name
+
+
+def _eos_ids(values: Mapping[str, Any], path: Path) -> list[int]:
+    """Returns eos_token_id as a list.
+
+    Raises:
+        UserError: it is neither a whole number, nor a list of them, nor null.
+    """
+    given = values.get("eos_token_id")
+    ids = given if isinstance(given, list) else [] if given is None else [given]
+    if any(type(number) is not int for number in ids):
+        raise UserError(f"{path}: eos_token_id = {given!r}: must be a whole number, or a list of them")
+    return ids
+
+
+def _named(tokenizer: tokenizers.FromFile, number: int | None) -> str:
+    """Returns a token as it is told: its name and id, or only the id where the vocabulary has no name for it."""
+    name = None if number is None else tokenizer.token(number)
+    return f"token {number}" if name is None else f"{name!r} ({number})"
 
 
 def _run_fields(ours: Ours, source: Path, tokenizer: Path | None) -> dict[str, Any]:
@@ -114,7 +170,7 @@ def _run_fields(ours: Ours, source: Path, tokenizer: Path | None) -> dict[str, A
         pairs = max(min(4, (length + 1) // 4, words // 2), 1)
         found |= {"data.weights.text": 0.0, "data.weights.mqar": 1.0}
         found |= {"data.mqar.vocab_size": words, "data.mqar.pairs": pairs}
-    elif tokenizer.is_file():
+    elif (tokenizer / tokenizers.HUGGING_FACE).is_file():
         found["data.tokenizer"] = str(tokenizer.absolute())
     return found
 

@@ -132,17 +132,33 @@ class Characters:
 
 
 class FromFile:
-    """A `tokenizer.json` as Hugging Face writes it. Special tokens that a text spells out are encoded as plain text."""
+    """A `tokenizer.json` as Hugging Face writes it. Special tokens that a text spells out are encoded as plain text.
 
-    def __init__(self, content: str) -> None:
+    Args:
+        content: of the file.
+        separator: the id that ends a document; None: the token that has one of the names of `SEPARATORS`, if any.
+    """
+
+    def __init__(self, content: str, separator: int | None = None) -> None:
         self._content = content
+        self._given = separator
         self._tokenizer = library.Tokenizer.from_str(content)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values()) + 1
-        self.separator: int | None = next((vocabulary[name] for name in SEPARATORS if name in vocabulary), None)
+        self.separator: int | None = separator
+        if separator is None:
+            self.separator = next((vocabulary[name] for name in SEPARATORS if name in vocabulary), None)
+        elif separator < 0:
+            raise ValueError(f"separator = {separator}: must not be negative")
+        else:
+            self.vocab_size = max(self.vocab_size, separator + 1)
+
+    def token(self, number: int) -> str | None:
+        """Returns the name of an id in the vocabulary, or None."""
+        return self._tokenizer.id_to_token(number)
 
     def encode(self, text: str) -> np.ndarray:
         """Returns ids, int32 [n]."""
@@ -168,8 +184,9 @@ class FromFile:
         return {"kind": "file", "vocab_size": self.vocab_size, "separator": self.separator, "sha256": content}
 
     def save(self, folder: str | Path) -> None:
-        """Writes the kind, and tokenizer.json as it was."""
-        _write(folder, {"kind": "file"})
+        """Writes the kind, the separator where it was given, and tokenizer.json as it was."""
+        given = {} if self._given is None else {"separator": self._given}
+        _write(folder, {"kind": "file", **given})
         (Path(folder) / HUGGING_FACE).write_text(self._content, encoding="utf-8", newline="")
 
 
@@ -190,6 +207,8 @@ def load(data: ConfigDict, corpus: Corpus | None) -> Tokenizer:
                 characters.update(text)
         return Characters(characters)
     path = Path(data.tokenizer).expanduser()
+    if (path / DESCRIPTION).is_file():
+        return restore(path)
     if path.is_dir():
         path = path / HUGGING_FACE
     if not path.is_file():
@@ -208,7 +227,9 @@ def restore(folder: str | Path) -> Tokenizer:
     path = Path(folder) / DESCRIPTION
     try:
         description = json.loads(ordinary(path).read_text(encoding="utf-8"))
-        kind = description["kind"]
+        kind, separator = description["kind"], description.get("separator")
+        if separator is not None and type(separator) is not int:
+            raise ValueError(f"separator = {separator!r}: must be a whole number")
         if kind == "char":
             return Characters(description["characters"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -216,19 +237,19 @@ def restore(folder: str | Path) -> Tokenizer:
     if kind == "byte":
         return Bytes()
     if kind == "file":
-        return from_file(Path(folder) / HUGGING_FACE)
+        return from_file(Path(folder) / HUGGING_FACE, separator)
     raise UserError(f"{path}: unknown kind {kind!r}")
 
 
-def from_file(path: Path) -> FromFile:
-    """Returns the tokenizer of a tokenizer.json.
+def from_file(path: Path, separator: int | None = None) -> FromFile:
+    """Returns the tokenizer of a tokenizer.json; `separator` as in `FromFile`.
 
     Raises:
         UserError: it is none.
     """
     try:
         with ordinary(path).open(encoding="utf-8", newline="") as file:
-            return FromFile(file.read())
+            return FromFile(file.read(), separator)
     except Exception as error:  # the library raises plain Exception
         raise UserError(f"{path}: is not a tokenizer.json ({error})") from error
 
