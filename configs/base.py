@@ -18,6 +18,8 @@ def get_config() -> ConfigDict:
     config.seed = 0  # fixes initialisation, data order and dropout; any whole number in 0 .. 2**63 - 1
     config.tracker = "none"  # none, or wandb: metrics also go to Weights & Biases, set up by its own WANDB_* variables
     config.init_from = ""  # a run directory whose parameters start this run (in sweeps "arm:NAME"); empty: random
+    config.init_state = "parameters"  # what is taken of init_from: parameters, or branch: all of its state, with the
+    # checkpoint at which this run's learning rates leave its own (docs/ladder.md)
     config.model = _model()
     config.data = _data()
     config.mesh = _mesh()
@@ -28,6 +30,7 @@ def get_config() -> ConfigDict:
     config.checkpoint = ConfigDict()
     config.checkpoint.every_steps = 500  # steps between checkpoints; 0: only at the end and on a signal
     config.checkpoint.keep = 2  # how many of the last checkpoints stay; the best by validation loss stays beside them
+    config.checkpoint.branches = ()  # smaller budgets, for each of which a checkpoint is kept where its decay begins
     config.watch = _watch()
     config.log = ConfigDict()
     config.log.every_steps = 10  # steps between lines of metrics.jsonl

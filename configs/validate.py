@@ -45,6 +45,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "eval.kv_storage": ("model", "auto", "int8", "fp8"),
     "data.mqar.filler": ("blank", "random"),
     "data.retrieval.haystack": ("own", *tasks.HAYSTACKS),
+    "init_state": ("parameters", "branch"),
     "data.retrieval.form": ("full", "short"),
     "eval.retrieval.task": ("auto", *tasks.SYNTHETIC),
     "eval.retrieval.haystack": ("auto", "own", *tasks.HAYSTACKS),
@@ -108,7 +109,7 @@ def problems(config: ConfigDict) -> list[str]:
     found = _values(config)
     # The combinations read values that must be sound first.
     found = found or [*_model(config), *_data(config), *_curriculum(config)]
-    found = found or [*mesh.problems(config), *_watch(config)]
+    found = found or [*mesh.problems(config), *_watch(config), *_branches(config)]
     return found or tasks.asking_problems(config)
 
 
@@ -201,6 +202,7 @@ def _values(config: ConfigDict) -> list[str]:
                     either(CHOICES["model.position.kind"]))  # fmt: skip
     for name in ("short_factor", "long_factor"):
         found += _tuple(flat, f"model.position.rope.scaling.{name}", (int, float), lambda v: v > 0, "numbers above 0")
+    found += _tuple(flat, "checkpoint.branches", (int, float), lambda v: 0 < v < math.inf, "numbers above 0")
     found += _tuple(flat, "eval.multiples", (int, float), lambda v: v > 0, "numbers above 0")
     scalings = CHOICES["model.position.rope.scaling.kind"]
     found += _tuple(flat, "eval.scalings", str, lambda v: v in scalings, either(scalings))
@@ -271,6 +273,27 @@ def _watch(config: ConfigDict) -> list[str]:
         for name in asked
         if not config.eval.every_steps
     ]
+
+
+def _branches(config: ConfigDict) -> list[str]:
+    smaller, budget = config.checkpoint.branches, config.budget
+    found = []
+    if config.init_state == "branch" and not config.init_from:
+        found.append("init_state = 'branch': needs the run that is continued, in init_from")
+    for name, asked in (("init_state", config.init_state == "branch"), ("checkpoint.branches", bool(smaller))):
+        if asked and budget.kind == "seconds":
+            found.append(f"{name}: budget.kind = 'seconds' does not say how many steps there are; take another")
+    found += [
+        f"checkpoint.branches = {tuple(smaller)!r}: {one:g} must be below budget.amount = {budget.amount:g}"
+        for one in smaller
+        if not one < budget.amount
+    ]
+    if smaller and config.optimizer.schedule != "wsd":
+        found.append(
+            f"checkpoint.branches: optimizer.schedule = {config.optimizer.schedule!r}: must be wsd, whose rates do not "
+            "depend on the budget before the decay"
+        )
+    return found
 
 
 def _tokens_known(config: ConfigDict) -> bool:

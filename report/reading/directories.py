@@ -68,6 +68,20 @@ class Selection:
 
 
 @dataclass
+class Ladder:
+    """The same arms at several budgets (or sizes): `rungs` holds, by rising value of the field `by`, each arm's runs.
+
+    The highest rung is the study itself; `selections` are those of the rungs, where a hyperparameter was chosen there.
+    """
+
+    by: str
+    rungs: dict[float, dict[str, Arm]]
+    selections: dict[float, Selection]
+    tokens_per_parameter: float = math.nan  # of a ladder by size
+    branches: bool = False
+
+
+@dataclass
 class Study:
     """Arms that are compared with one another; `baseline` is None where nothing is."""
 
@@ -86,6 +100,7 @@ class Study:
     care: float = math.nan  # the smallest difference of losses that matters, nats
     looked: list[int] = field(default_factory=list)  # numbers of seeds at which a fixed list was looked at before now
     family: "list[Study]" = field(default_factory=list, repr=False, compare=False)  # studies reported together
+    ladder: Ladder | None = None
 
     def arm(self, name: str | None) -> Arm | None:
         """Returns the arm of that name, or None."""
@@ -116,7 +131,17 @@ class Sweep:
         """Every run of every study, those that tried hyperparameters included."""
         chosen = [study.selection.trials for study in self.studies if study.selection]
         arms = [arm for study in self.studies for arm in study.arms]
-        return [run for arm in [*itertools.chain(*chosen), *arms] for run in arm.runs]
+        lower = [arm for study in self.studies for arm in lower_rungs(study)]
+        return [run for arm in [*itertools.chain(*chosen), *lower, *arms] for run in arm.runs]
+
+
+def lower_rungs(study: Study) -> list[Arm]:
+    """Returns the arms of a ladder's rungs below the study's own, with those that tried hyperparameters there."""
+    if study.ladder is None:
+        return []
+    trials = [s.trials for s in study.ladder.selections.values() if s is not study.selection]
+    rungs = [list(rung.values()) for rung in study.ladder.rungs.values()]
+    return [arm for arm in itertools.chain(*trials, *rungs) if arm not in study.arms]
 
 
 def read(directory: str | Path) -> Sweep:
@@ -193,7 +218,33 @@ class _Reader:
             if select and tried is not None:
                 choices = {name: mapping(choice) for name, choice in mapping(select.get("choices")).items()}
                 study.selection = Selection(text(select.get("field")), tried.seeds, choices, tried.arms)
-        return [study for raw, study in given if not text(raw.get("selects_for"))]
+        rungs = [(raw, study) for raw, study in given if not text(raw.get("selects_for"))]
+        return self.ladders(rungs)
+
+    def ladders(self, given: list[tuple[dict[str, Any], Study]]) -> list[Study]:
+        """Gives the studies that are rungs of a ladder to the study at its top; returns those that are no rungs."""
+        for raw, study in given:
+            ladder = mapping(raw.get("ladder"))
+            if not ladder or text(raw.get("rung_of")):
+                continue
+            below = [pair for pair in given if text(pair[0].get("rung_of")) == study.name]
+            found: dict[float, dict[str, Arm]] = {}
+            selections: dict[float, Selection] = {}
+            for level, rung in [*below, (raw, study)]:
+                value, items_ = number(level.get("rung")), [mapping(one) for one in items(level, "arms")]
+                named = {text(one.get("name")): text(one.get("rung_of")) or text(one.get("name")) for one in items_}
+                if math.isfinite(value):
+                    found[value] = {named.get(arm.name, arm.name): arm for arm in rung.arms}
+                    if rung.selection is not None:
+                        selections[value] = rung.selection
+            study.ladder = Ladder(
+                text(ladder.get("by")),
+                dict(sorted(found.items())),
+                selections,
+                number(ladder.get("tokens_per_parameter")),
+                ladder.get("branches") is True,
+            )
+        return [study for raw, study in given if not text(raw.get("rung_of"))]
 
     def arm(self, raw: Any, seeds: list[int], study: str) -> Arm | None:
         name = text(raw.get("name")) if isinstance(raw, dict) else ""

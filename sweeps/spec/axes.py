@@ -7,6 +7,11 @@ An axis is a dictionary, one of
 - `{"product": [AXIS, ...]}`: every choice of one axis with every choice of the others;
 - `{"zip": [AXIS, ...]}`: the first choices together, the second choices together, ...; lengths must be equal;
 - `{"chain": [AXIS, ...]}`: the choices of the first axis, then those of the second, ...
+- `{"leave_one_out": [AXIS, ...]}`: the first choice of every axis together, then for each axis in turn its other
+  choices with the first ones of the rest: all features, and each one taken away. `[{"model.attention.qk_norm":
+  [True, False]}, {"model.mlp": ["swiglu", "gelu"]}]` is three arms; the first is the baseline unless another is named.
+
+`where=` beside `axes` keeps the combinations for which a condition holds: see sweeps/spec/where.py.
 
 Each choice is an *assignment*, `{dotted field: value}`. Tuples are values (`(64, 0)` is one window pattern); lists and
 ranges are lists of values.
@@ -23,7 +28,7 @@ from configs import fields
 from configs.errors import ConfigError, nearest
 
 Assignment = dict[str, Any]
-COMBINATORS = ("product", "zip", "chain")
+COMBINATORS = ("product", "zip", "chain", "leave_one_out")
 RESERVED = {"seed": "list seeds in `seeds`", "name": "name arms with `arm`"}
 MOST_ARMS = 10_000
 
@@ -60,8 +65,11 @@ def check(axis: Any, where: str) -> list[str]:
         if len(set(lengths)) > 1:
             names = ", ".join(f"{'/'.join(fields_of(c))} has {n}" for c, n in zip(children, lengths, strict=True))
             return [f"{where}.zip: its axes must be equally long, but {names}"]
-    if kind in ("product", "zip"):
-        return check_disjoint(children, f"{where}.{kind}")
+    if kind == "leave_one_out":
+        single = [i for i, child in enumerate(children) if count(child) < 2]
+        problems += [f"{where}.{kind}[{i}]: has one choice; must have two, with and without" for i in single]
+    if kind in ("product", "zip", "leave_one_out"):
+        return problems + check_disjoint(children, f"{where}.{kind}")
     return []
 
 
@@ -133,6 +141,8 @@ def count(axis: Mapping[str, Any]) -> int:
     counts = [count(child) for child in axis[kind]]
     if kind == "product":
         return _product(counts)
+    if kind == "leave_one_out":
+        return 1 + sum(number - 1 for number in counts)
     return counts[0] if kind == "zip" else sum(counts)
 
 
@@ -152,6 +162,9 @@ def assignments(axis: Mapping[str, Any]) -> list[Assignment]:
     children = [assignments(child) for child in axis[kind]]
     if kind == "chain":
         return list(itertools.chain(*children))
+    if kind == "leave_one_out":
+        whole = _merge([child[0] for child in children])
+        return [whole, *(whole | other for child in children for other in child[1:])]
     combinations = itertools.product(*children) if kind == "product" else zip(*children, strict=True)
     return [_merge(combination) for combination in combinations]
 

@@ -9,11 +9,22 @@ from ml_collections import ConfigDict
 
 from configs import cli, fields
 from configs.errors import UserError, nearest
-from sweeps.spec import axes, match, names, select
+from sweeps.spec import axes, ladder, match, names, select
+from sweeps.spec import where as conditions
 
 # As in eval.run, which imports JAX.
 EVALS = ("loss", "retrieval", "throughput", "memory", "profile", "heads", "equivalence")
-INHERITED = ("base", "arm", "match", "seeds", "select", "solved", "evals")  # beside `studies`, each study has them
+INHERITED = (
+    "base",
+    "arm",
+    "where",
+    "ladder",
+    "match",
+    "seeds",
+    "select",
+    "solved",
+    "evals",
+)  # beside `studies`, each study has them
 SHARED_KEYS = ("title", "question", "fixed", "derived", *INHERITED)
 STUDY_KEYS = ("axes", "baseline", *SHARED_KEYS)
 MOST_SEEDS = 2**63  # as `config.seed`
@@ -90,6 +101,7 @@ def check_study(draft: Draft, overrides: Mapping[str, Any]) -> list[str]:
     problems += _check_evals(given.get("evals", ["loss"]), f"{where}evals")
     problems += names.check_template(given.get("arm"), f"{where}arm")
     problems += _check_solved(given.get("solved"), f"{where}solved")
+    problems += conditions.check(given.get("where"), f"{where}where")
     for key in ("title", "question", "baseline"):
         if not isinstance(given.get(key), str | None):
             problems.append(f"{where}{key} = {given[key]!r}: must be text")
@@ -98,16 +110,21 @@ def check_study(draft: Draft, overrides: Mapping[str, Any]) -> list[str]:
         idle = [name for name in draft.fixed if all(name in choice for choice in choices)]  # what axes always set
         problems += [f"{where}fixed: {name} is an axis too; take one away" for name in sorted(idle)]
         problems += _check_overrides(draft, overrides)
+        varied = _taken(draft, with_ladder=False)
+        evals = given.get("evals", ["loss"])
+        problems += ladder.check(given.get("ladder"), varied, draft.fixed, evals, f"{where}ladder")
         problems += match.check(given.get("match"), _taken(draft), f"{where}match")
         taken = dict.fromkeys(overrides, "given on the command line") | _taken(draft)
         problems += select.check(given.get("select"), taken, given.get("seeds", [0]), f"{where}select")
     return problems
 
 
-def _taken(draft: Draft) -> dict[str, str]:
+def _taken(draft: Draft, with_ladder: bool = True) -> dict[str, str]:
     """Returns {field: what sets it in each arm}."""
+    rungs = draft.given.get("ladder") if with_ladder else None
+    climbed = dict.fromkeys(ladder.sets(rungs), "the ladder's") if isinstance(rungs, Mapping) else {}
     varied = axes.fields_of({"product": draft.given["axes"]}) if draft.given.get("axes") else []
-    return dict.fromkeys(varied, "an axis") | dict.fromkeys(draft.given.get("derived", {}), "derived")
+    return dict.fromkeys(varied, "an axis") | dict.fromkeys(draft.given.get("derived", {}), "derived") | climbed
 
 
 def _check_table(table: Any, where: str, *, callables: bool) -> list[str]:

@@ -8,20 +8,22 @@ A sweep file has `get_sweep()`, which returns a dictionary:
         base="configs/lm.py",                                 # a config file, from the checkout or beside this file
         fixed={"budget.amount": 2000},                        # set on every arm
         axes=[{"model.num_heads": [1, 2, 4]}, ...],           # multiplied; see sweeps/spec/axes.py
+        where="model.num_heads <= model.num_layers",          # combinations that are kept; see sweeps/spec/where.py
         derived={"model.head_dim": lambda c: c.model.width // c.model.num_heads},  # in order, after the axes
         arm="h{model.num_heads}",                             # or a function of the arm's config; unset: from the axes
         match=dict(equal="parameters", to="h4", by="model.mlp_width"),  # see sweeps/spec/match.py
         seeds=[0, 1],
         select=dict(field="optimizer.learning_rate", values=[1e-3, 3e-3], seeds=[100]),  # see sweeps/spec/select.py
+        ladder=dict(by="budget.amount", values=[500, 1000, 2000]),  # gains in compute; see sweeps/spec/ladder.py
         baseline="h4",                                        # the arm others are compared with
         solved=dict(accuracy=0.9, loss=0.2),                  # for tasks that jump; see report/statistics/solving.py
         evals=["loss", "throughput"],                         # run after training
     )
 
 or `dict(name=..., studies={"heads": {...}, "windows": {...}})`, where each study is such a dictionary, and `base`,
-`fixed`, `derived`, `arm`, `match`, `seeds`, `select`, `solved` and `evals` beside `studies` hold for all of them. Arm
-names are unique over all studies, because they name folders, and an arm may continue another one's runs
-(`init_from = "arm:NAME"`, see sweeps/spec/chains.py). Command-line overrides hold for every arm; they come after
+`fixed`, `derived`, `arm`, `where`, `ladder`, `match`, `seeds`, `select`, `solved` and `evals` beside `studies` hold for
+all of them. Arm names are unique over all studies, because they name folders, and an arm may continue another one's
+runs (`init_from = "arm:NAME"`, see sweeps/spec/chains.py). Command-line overrides hold for every arm; they come after
 `fixed` and the axes and before `derived`, so that derived fields follow them.
 """
 
@@ -35,9 +37,10 @@ from ml_collections import ConfigDict
 
 from configs import cli, fields, validate
 from configs.errors import ConfigError, UserError, nearest
-from sweeps.spec import axes, chains, drafts, match, names, select
+from sweeps.spec import axes, chains, drafts, match, names, select, where
+from sweeps.spec import ladder as ladders
 from sweeps.spec.drafts import Draft
-from sweeps.spec.sweep import Arm, Study, Sweep
+from sweeps.spec.sweep import Arm, Ladder, Study, Sweep
 
 
 def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Sweep:
@@ -73,11 +76,15 @@ def expand(given: Any, *, file: Path, overrides: Mapping[str, Any] | None = None
         raise ConfigError(dict.fromkeys(problems))
     studies = []
     for draft in given_studies:
-        arms, wrong = _arms(draft, overrides)
-        study = _study(draft, arms)
-        tried, untried = _selection(draft, study)
-        studies += [*tried, study]
-        problems += [*(wrong or _check_baseline(study)), *untried]
+        climbed = ladders.of(draft.given.get("ladder"))
+        for value in climbed.values if climbed else (None,):
+            arms, wrong = _arms(draft, overrides, {climbed.by: value} if climbed else {})
+            if climbed and value is not None and not wrong:
+                arms, wrong = ladders.rung(climbed, value, arms, draft.where)
+            study = _rung(_study(draft, arms), climbed, value)
+            tried, untried = _selection(draft, study)
+            studies += [*tried, study]
+            problems += [*(wrong or _check_baseline(study)), *untried]
     problems += names.collisions([arm.name for study in studies for arm in study.arms])
     problems += [] if problems else chains.problems(studies)
     if problems:
@@ -97,8 +104,8 @@ def _relative(file: Path) -> str:
     return file.relative_to(cli.CHECKOUT).as_posix() if file.is_relative_to(cli.CHECKOUT) else str(file)
 
 
-def _arms(draft: Draft, overrides: Mapping[str, Any]) -> tuple[list[Arm], list[str]]:
-    """Builds a study's arms, and a line for each one that cannot be."""
+def _arms(draft: Draft, overrides: Mapping[str, Any], rung: Mapping[str, Any]) -> tuple[list[Arm], list[str]]:
+    """Builds a study's arms, and a line for each one that cannot be; `rung` is what its ladder sets."""
     given = draft.given
     choices = axes.assignments({"product": list(given["axes"])}) if given.get("axes") else [{}]
     derived = given.get("derived", {})
@@ -107,8 +114,14 @@ def _arms(draft: Draft, overrides: Mapping[str, Any]) -> tuple[list[Arm], list[s
     problems = []
     for varied in choices:
         config = copy.deepcopy(draft.base)
-        overridden = {**given.get("fixed", {}), **varied, **overrides}
+        overridden = {**given.get("fixed", {}), **varied, **overrides, **rung}
         cli.apply(config, overridden)
+        try:
+            if not where.keeps(given.get("where"), config):
+                continue
+        except ConfigError as error:
+            problems += [f"{draft.where}{problem} ({names.default(varied)})" for problem in error.problems]
+            continue
         values, wrong = _derive(config, derived)
         wrong = wrong or validate.problems(config)
         arm, unnamed = _named(draft, varied, overridden | values, config if wrong else validate.resolve(config))
@@ -122,6 +135,8 @@ def _arms(draft: Draft, overrides: Mapping[str, Any]) -> tuple[list[Arm], list[s
         pairs = [_matched(draft, arm, one) for arm, one in zip(arms, solved, strict=True)]
         arms = [arm for arm, _ in pairs]
         problems += [line for _, unnamed in pairs for line in unnamed]
+    if not arms and not problems:
+        problems.append(f"{draft.where}where: keeps none of {len(choices)} combinations")
     return arms, problems + _same_configs(arms, draft.where)
 
 
@@ -189,14 +204,31 @@ def _study(draft: Draft, arms: list[Arm]) -> Study:
     )
 
 
+def _rung(study: Study, climbed: Ladder | None, value: float | None) -> Study:
+    """Returns the study as it is at a rung of its ladder; the highest is itself."""
+    if climbed is None or value is None:
+        return study
+    study = replace(study, ladder=climbed, rung=value)
+    if value == climbed.values[-1]:
+        return study
+    chosen = study.select
+    if chosen is not None and climbed.branches:
+        chosen = replace(chosen, strip=climbed.suffix(value))
+    return replace(
+        study, name=f"{study.name}: {climbed.label(value)}", title="", question="", baseline=None, solved={},
+        evals=tuple(name for name in study.evals if name in ladders.EVALS), select=chosen, rung_of=study.name,
+    )  # fmt: skip
+
+
 def _selection(draft: Draft, study: Study) -> tuple[list[Study], list[str]]:
     """Returns the study that tries the values of `select`, which goes before, and what cannot be."""
-    if study.select is None:
+    if study.select is None or study.select.strip:
         return [], []
     arms, problems = select.trials(study.select, study.arms, draft.where)
     tried = replace(
         study, name=f"{study.name}: selection", title="", question="", baseline=None, evals=(select.MEASURED,),
-        seeds=study.select.seeds, arms=tuple(arms), select=None, selects_for=study.name,
+        seeds=study.select.seeds, arms=tuple(arms), select=None, selects_for=study.name, ladder=None, rung=None,
+        rung_of="",
     )  # fmt: skip
     if select.MEASURED not in study.evals:
         problems.append(

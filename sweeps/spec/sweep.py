@@ -12,15 +12,19 @@ from sweeps.spec.match import Match
 
 @dataclass(frozen=True)
 class Selection:
-    """How a study chooses `field` for each arm: of `values`, on `seeds`."""
+    """How a study chooses `field` for each arm: of `values`, on `seeds`.
+
+    `strip` is the end of a name, of a branch of another arm's run, without which it is the arm whose choice holds.
+    """
 
     field: str
     values: tuple[float, ...]
     seeds: tuple[int, ...]
+    strip: str = ""
 
     def arm(self, name: str, value: float) -> str:
         """Returns the arm whose runs try a value for another arm."""
-        return f"{name}@{self.field.rsplit('.', 1)[-1]}={value}"
+        return f"{name.removesuffix(self.strip)}@{self.field.rsplit('.', 1)[-1]}={value}"
 
     def keys(self, name: str) -> list[str]:
         """Returns the runs that an arm's choice waits for."""
@@ -53,10 +57,32 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Ladder:
+    """`values` rising; the last is the study's own rung."""
+
+    by: str
+    values: tuple[float, ...]
+    branches: bool = False
+    tokens_per_parameter: float | None = None
+
+    def suffix(self, value: float) -> str:
+        """Returns what a rung's arms have after their names: `@amount=50`; nothing at the highest."""
+        return "" if value == self.values[-1] else f"@{self.by.rsplit('.', 1)[-1]}={value:g}"
+
+    def label(self, value: float) -> str:
+        """Returns a rung for people: `amount 50`."""
+        return f"{self.by.rsplit('.', 1)[-1]} {value:g}"
+
+    def described(self) -> dict[str, Any]:
+        """Returns what sweep.json holds of it."""
+        return {**vars(self), "values": list(self.values)}
+
+
+@dataclass(frozen=True)
 class Arm:
     """One setting of a study: `overrides` is what differs from the base config, `config` is resolved.
 
-    `matches` says how near it came to the arms it is matched with.
+    `matches` says how near it came to the arms it is matched with, `rung_of` which arm it is on a ladder.
     """
 
     study: str
@@ -65,6 +91,7 @@ class Arm:
     varied: dict[str, Any]
     config: ConfigDict
     matches: tuple[Match, ...] = ()
+    rung_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,7 +117,8 @@ class Study:
 
     `solved` says when a seed has solved its task (report/statistics/solving.py). `select` says how a hyperparameter is
     chosen for each arm, `choices` what has been chosen. Where `selects_for` names another study, this one holds the
-    runs that try the values for it.
+    runs that try the values for it. With a `ladder` the study is its highest rung; a lower one is a study of its own,
+    of which `rung_of` names that one.
     """
 
     name: str
@@ -105,6 +133,9 @@ class Study:
     select: Selection | None = None
     selects_for: str = ""
     choices: dict[str, Choice] = field(default_factory=dict)
+    ladder: Ladder | None = None
+    rung: float | None = None
+    rung_of: str = ""
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,9 @@ def describe(sweep: Sweep, created: str, updated: str) -> dict[str, Any]:
             "solved": study.solved,
             "select": select.described(study),
             "selects_for": study.selects_for,
+            "ladder": study.ladder and study.ladder.described(),
+            "rung": study.rung,
+            "rung_of": study.rung_of,
             "arms": [
                 {
                     "name": arm.name,
@@ -165,6 +168,7 @@ def describe(sweep: Sweep, created: str, updated: str) -> dict[str, Any]:
                     "varied": arm.varied,
                     "config": fields.to_dict(arm.config),
                     "match": [match.described() for match in arm.matches],
+                    "rung_of": arm.rung_of,
                 }
                 for arm in study.arms
             ],

@@ -20,7 +20,7 @@ from models import counting, initialise
 from training.loop import schedule, trackers, validation, watch
 from training.loop.budget import Budget, Spent
 from training.loop.metrics import Console, MetricsLog, NoLog
-from training.run_directory import inherit, integrity
+from training.run_directory import branches, inherit, integrity
 from training.run_directory import record as records
 from training.run_directory import run as runs
 from training.run_directory.checkpoint import Checkpoints, saved
@@ -146,6 +146,7 @@ class _Training:
             config.model.vocab_size = max(needed, tasks.vocabulary(config))
         if config.model.vocab_size < needed:
             raise ConfigError(f"model.vocab_size = {config.model.vocab_size}: the tokenizer has {needed} tokens")
+        branching = config.init_state == "branch" and not saved(self.workdir)
         if config.init_from and not saved(self.workdir):
             inherit.check(config, self.tokenizer)
         self.share = meshes.share(self.rules)
@@ -153,9 +154,13 @@ class _Training:
         self.stages = pipeline.stages(config)
         per_token = [counting.flops_per_token(config.model, stage.length)["value"] for stage in self.stages]
         self.flops_per_token = per_token
-        self.budget = Budget(config.budget.kind, config.budget.amount, self.stages, per_token)
+        self.budget = self._budget(config.budget.amount)
+        self.kept = branches.kept_steps(config, self.budget, self._budget)
+        self.branch = branches.leaves_at(config, self.budget, self._budget) if branching else None
         self.rate = schedule.learning_rate(config.optimizer, self.budget)
         fingerprint = data_room.fingerprint(config, self.corpus, self.tokenizer)
+        if branching:
+            branches.check_data(config.init_from, fingerprint["fingerprint"])
         known = self.before.get("data", {}).get("fingerprint")
         if known not in (None, fingerprint["fingerprint"]):
             raise UserError(f"{self.workdir}: was trained on other data (fingerprint {known} there)")
@@ -169,6 +174,9 @@ class _Training:
                 self.tokenizer.save(self.workdir / "tokenizer")
         self.record.update()
 
+    def _budget(self, amount: float) -> Budget:
+        return Budget(self.config.budget.kind, amount, self.stages, self.flops_per_token)
+
     def _start(self) -> None:
         """Makes or restores the training state."""
         config = self.config
@@ -177,7 +185,7 @@ class _Training:
         self.console = Console(config.name or self.workdir.name, self.quiet)
         distributed.agreed(lambda: integrity.set_damaged_aside(self.workdir, self._tell) if self.main else None)
         self.stream.say = self._tell
-        self.checkpoints = Checkpoints(self.workdir, config.checkpoint.keep)
+        self.checkpoints = Checkpoints(self.workdir, config.checkpoint.keep, always=self.kept)
         self.pending: list[Any] = []  # losses since the last line of metrics, on the device until they are read
         self.best: float | None = None
         self.val_loss: float | None = None
@@ -187,6 +195,8 @@ class _Training:
         if found:
             self.params, self.opt_state, meta = self.checkpoints.restore(found[-1], shapes.params, shapes.opt_state)
             self._resume(meta)
+        elif self.branch is not None:
+            self._branch(self.branch, shapes)
         else:
             self.params = self._initial(shapes)
             self.opt_state = train_step.initial_opt_state(config, self.params, self.mesh)
@@ -214,6 +224,15 @@ class _Training:
         for line in inherit.told(self.config):
             self.console.say(line)
         return inherit.parameters(self.config, shapes)
+
+    def _branch(self, at: int, shapes: train_step.Abstract) -> None:
+        """Takes the state of `init_from` at a step; its clocks and metrics go on here as if this run had begun it."""
+        source = self.config.init_from
+        self.params, self.opt_state, meta = branches.restore(self.config, at, shapes, self.workdir)
+        self._resume(meta)
+        spent = {"total": self.spent.seconds + self.compile_seconds + self.eval_seconds}
+        self.before = {**self.before, "wall_time": spent}
+        self.record.update(branched={"from": source, "step": at, "seconds": self.spent.seconds})
 
     def _resume(self, meta: dict[str, Any]) -> None:
         self.spent = Spent(**meta["spent"])
@@ -288,7 +307,8 @@ class _Training:
         def due(every: int) -> bool:
             return last or (every > 0 and at % every == 0)
 
-        evaluated, saved = due(config.eval.every_steps), due(config.checkpoint.every_steps)
+        evaluated = due(config.eval.every_steps)
+        saved = due(config.checkpoint.every_steps) or at in self.kept
         if not (due(config.log.every_steps) or evaluated or saved):
             return
         self._flush()
@@ -349,7 +369,7 @@ class _Training:
         self.place.check()
         self.console.show(line, self.budget.progress(spent), last)
         self.record.progress(
-            train_step=spent.steps,
+            step=spent.steps,
             tokens=spent.tokens,
             flops=spent.flops,
             train_loss=line["train_loss"],
@@ -404,7 +424,7 @@ class _Training:
                 status=status,
                 error=error,
                 wall_time=self._wall_time(),
-                train_step=self.spent.steps,
+                step=self.spent.steps,
                 tokens=self.spent.tokens,
                 flops=self.spent.flops,
             )

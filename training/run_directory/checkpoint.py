@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +62,33 @@ class _Best:
         return [info.step == best for info in checkpoints]
 
 
+class _Always:
+    """Keeps the checkpoints of given steps."""
+
+    def __init__(self, steps: Collection[int]) -> None:
+        self.steps = frozenset(steps)
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Returns for each checkpoint whether it is of one of the steps."""
+        del context
+        return [info.step in self.steps for info in checkpoints]
+
+
 class Checkpoints:
-    """The checkpoints of one run directory: the last `keep` and the best by validation loss.
+    """The checkpoints of one run directory: the last `keep`, the best by validation loss, and those of `always`.
 
     Saving is asynchronous; `close` waits. A checkpoint that is being written has a temporary name, so that a killed
     run leaves only whole ones.
     """
 
-    def __init__(self, workdir: str | Path, keep: int = 2, read_only: bool = False) -> None:
+    def __init__(
+        self, workdir: str | Path, keep: int = 2, read_only: bool = False, always: Collection[int] = ()
+    ) -> None:
         folder = (Path(workdir) / "checkpoints").resolve()
         self.folder = folder
         self.best = _Best(folder)
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(n=keep), self.best]),
+            preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(n=keep), self.best, _Always(always)]),
             read_only=read_only,
             create=not read_only,
             cleanup_tmp_directories=not read_only,  # of a killed process

@@ -1,0 +1,126 @@
+"""`python -m report.ladder DIR [--json=OUT]`: each arm's compute-equivalent gain on a sweep with a ladder of budgets.
+
+For every arm and rung: C'/C, where the baseline would reach the arm's loss with C' FLOPs of training
+(report/statistics/gains.py), with its 95% interval over seeds; the same in wall time; whether the ranking survives
+scale; and a joint fit of all arms beside it. docs/ladder.md says how to read it.
+"""
+
+import json
+import math
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+from configs import cli
+from configs.errors import UserError
+from report.claims.ladder import Results, as_json, end_label, results, sentences
+from report.files import write
+from report.page.formats import DASH, TIMES, count, counted
+from report.reading.directories import Study, Sweep, read
+
+SCHEMA = 1
+WIDTH = 100  # columns of what is printed
+COLUMNS = ("arm", "rung", "FLOPs", "loss", "gain", "95% interval", "in time", "tokens/s")
+
+
+def rows(found: Results) -> list[tuple[str, ...]]:
+    """Returns the table's cells, a row an arm and rung, as COLUMNS."""
+    cells: list[tuple[str, ...]] = []
+    for name, one in found.arms.items():
+        for level in one.levels:
+            gain = level.gain
+            shown = ("refused", "", "") if gain.refused else (
+                f"{gain.gain:.3g}{TIMES}",
+                f"[{end_label(gain, 'low')}, {end_label(gain, 'high')}]",
+                f"{gain.gain * level.time:.3g}{TIMES}" if math.isfinite(level.time) else DASH,
+            )  # fmt: skip
+            cells.append(
+                (name, counted(level.value), count(gain.flops), f"{gain.loss:.4f}", *shown, count(level.speed))
+            )
+    return cells
+
+
+def table(found: Results) -> list[str]:
+    """Returns the table as lines of at most WIDTH columns; long names are cut in the middle."""
+    cells = [COLUMNS, *rows(found)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(COLUMNS))]
+    spare = WIDTH - (sum(widths) + 2 * (len(widths) - 1))
+    widths[0] = max(8, widths[0] + min(0, spare))
+    lines = []
+    for row in cells:
+        first = (
+            row[0]
+            if len(row[0]) <= widths[0]
+            else f"{row[0][: widths[0] // 2 - 1]}..{row[0][-(widths[0] - widths[0] // 2 - 1) :]}"
+        )
+        lines.append(
+            "  ".join([first.ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        )
+    return [line.rstrip() for line in lines]
+
+
+def wrapped(sentence: str) -> list[str]:
+    """Returns a sentence in lines of at most WIDTH columns."""
+    return textwrap.wrap(sentence, WIDTH, subsequent_indent="  ")
+
+
+def ladders(sweep: Sweep) -> list[Study]:
+    """Returns the studies of a sweep that have a ladder.
+
+    Raises:
+        UserError: there is none.
+    """
+    found = [study for study in sweep.studies if study.ladder is not None]
+    if not found:
+        raise UserError(
+            f"{sweep.directory}: has no ladder; a sweep file asks for one with "
+            'ladder=dict(by="budget.amount", values=[...])'
+        )
+    return found
+
+
+def show(found: Results, say: Callable[[str], None] = print) -> None:
+    """Prints a study's table and sentences."""
+    if not found.refused:
+        for line in table(found):
+            say(line)
+        if any(level.gain.beyond for one in found.arms.values() for level in one.levels):
+            say("* beyond the baseline's ladder: along its last slope, not measured")
+        say(f"speeds: {found.speeds}")
+        say("")
+    for sentence in sentences(found):
+        for line in wrapped(sentence):
+            say(line)
+
+
+def main(argv: list[str]) -> int:
+    """Prints each ladder's gains; exit code 1 where a ladder, or every arm of one, is refused."""
+    parser = cli.parser(__doc__ or "")
+    parser.add_argument("directory", metavar="DIR", help="a sweep directory whose sweep has a ladder")
+    parser.add_argument("--json", metavar="FILE", help="also write the gains there: arms.NAME.{gain, low, high, rungs}")
+    given = parser.parse_args(argv)
+    sweep = read(given.directory)
+    found = [results(study) for study in ladders(sweep)]
+    for fault in sweep.faults:
+        print(f"could not be read: {fault}")
+    for one in found:
+        show(one)
+    if given.json:
+        parts = {one.study: as_json(one) for one in found}
+        arms = {name: arm for part in parts.values() for name, arm in part["arms"].items()}
+        content = {"schema": SCHEMA, "sweep": sweep.name, "arms": arms}
+        content["studies"] = {name: part["study"] for name, part in parts.items()}
+        try:
+            write(Path(given.json), json.dumps(content, indent=1) + "\n")
+        except OSError as error:
+            raise UserError(f"--json={given.json}: cannot be written: {error.strerror}") from error
+    return 0 if all(_answered(one) for one in found) else 1
+
+
+def _answered(found: Results) -> bool:
+    others = [one for name, one in found.arms.items() if name != found.baseline]
+    return not found.refused and any(one.head is not None for one in others)
+
+
+if __name__ == "__main__":
+    cli.main(main)

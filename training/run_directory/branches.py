@@ -1,0 +1,126 @@
+"""Branches: a run that continues another's whole state with a decay of its own, so that one run serves several budgets.
+
+Before its decay, a schedule of warm-up, stable phase and decay (wsd, 2405.18392) does not depend on the budget. A run
+of a smaller budget is therefore the longer run up to the step where its own decay begins, and can take that run's
+checkpoint there: parameters, optimizer state, step, data position, metrics. It ends to the bit as it would have alone.
+
+`checkpoint.branches` of the longer run names the smaller budgets, for which it keeps a checkpoint each; the smaller run
+has `init_from` and `init_state = "branch"`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from configs import fields
+from configs.errors import ConfigError
+from training.loop import schedule
+from training.loop.budget import Budget
+from training.run_directory import run as runs
+from training.run_directory.checkpoint import Checkpoints, saved
+from training.run_directory.files import read_json, read_lines, write_text
+from training.step import train_step
+
+# Fields in which a branch may differ from the run it leaves: what is beside a run, and what only its own decay reads.
+OWN = tuple(
+    "name tracker mesh. log. watch. eval. checkpoint. data.cache_dir data.workers data.prefetch init_from init_state "
+    "budget.amount optimizer.decay_share optimizer.final_share".split()
+)
+
+
+def shared(one: tuple[ConfigDict, Budget], other: tuple[ConfigDict, Budget]) -> int:
+    """Returns the number of first updates whose learning rate is the same in two runs, given (optimizer, budget)."""
+    (mine, budget), (theirs, longer) = one, other
+    if budget.total_steps is None or longer.total_steps is None:
+        return 0
+    steps = np.arange(1, min(budget.total_steps, longer.total_steps) + 1)
+    rates = [
+        np.broadcast_to(np.asarray(schedule.shape(o, o.warmup_steps, b.total_steps)(steps), np.float32), steps.shape)
+        for o, b in ((mine, budget), (theirs, longer))
+        if b.total_steps is not None
+    ]
+    differ = np.flatnonzero(rates[0] != rates[1])
+    return int(differ[0]) if differ.size else len(steps)
+
+
+def kept_steps(config: ConfigDict, budget: Budget, smaller: Any) -> dict[int, float]:
+    """Returns {step: budget} of the checkpoints that a run keeps for its `checkpoint.branches`.
+
+    Args:
+        config: the run's.
+        budget: the run's.
+        smaller: returns the `Budget` of an amount.
+
+    Raises:
+        ConfigError: a branch would leave at step 0.
+    """
+    found = {}
+    for amount in config.checkpoint.branches:
+        at = shared((config.optimizer, smaller(amount)), (config.optimizer, budget))
+        if at < 1:
+            raise ConfigError(
+                f"checkpoint.branches = {tuple(config.checkpoint.branches)}: a run of {amount:g} shares no step with "
+                f"this one of {config.budget.amount:g}; optimizer.warmup_steps must end before its decay begins"
+            )
+        found[at] = amount
+    return found
+
+
+def leaves_at(config: ConfigDict, budget: Budget, theirs: Any) -> int:
+    """Returns the step of `config.init_from` that a branch continues: the last checkpoint that both runs share.
+
+    Args:
+        config: the branch's, resolved, `model.vocab_size` set.
+        budget: the branch's.
+        theirs: returns the `Budget` of an amount, of equal stages.
+
+    Raises:
+        ConfigError: the run there is another one in more than its decay, or has no checkpoint early enough.
+    """
+    source = config.init_from
+    if not saved(source):
+        raise ConfigError(f"init_from = {source!r}: holds no checkpoint")
+    there = runs.load_config(source)
+    ours, its = fields.flatten(config), fields.flatten(there)
+    wrong = [name for name in ours if ours[name] != its[name] and not name.startswith(OWN)]
+    if wrong:
+        differing = ", ".join(f"{name} is {its[name]!r} there and {ours[name]!r} here" for name in wrong[:5])
+        raise ConfigError(f"init_state = 'branch': {source}: {differing}; a branch may differ in its decay alone")
+    at = shared((config.optimizer, budget), (there.optimizer, theirs(there.budget.amount)))
+    early = [one for one in saved(source) if 0 < one <= at]
+    if not early:
+        raise ConfigError(
+            f"init_state = 'branch': {source}: its checkpoints are of steps {', '.join(map(str, saved(source)))}, and "
+            f"the learning rates agree up to step {at} only; checkpoint.branches of that run must name "
+            f"{config.budget.amount:g}"
+        )
+    return early[-1]
+
+
+def check_data(source: str | Path, fingerprint: str) -> None:
+    """Refuses a branch of a run that was trained on other data.
+
+    Raises:
+        ConfigError: it was.
+    """
+    path = Path(source) / "run.json"
+    values = read_json(path) if path.exists() else {}
+    known = values.get("data", {}).get("fingerprint") if isinstance(values, dict) else None
+    if known != fingerprint:
+        raise ConfigError(f"init_state = 'branch': {source}: was trained on other data (fingerprint {known} there)")
+
+
+def restore(config: ConfigDict, at: int, shapes: train_step.Abstract, workdir: Path) -> tuple[Any, Any, dict[str, Any]]:
+    """Returns (parameters, optimizer state, meta) of a step of `config.init_from`; its metrics go to `workdir`."""
+    checkpoints = Checkpoints(config.init_from, read_only=True)
+    try:
+        params, opt_state, meta = checkpoints.restore(at, shapes.params, shapes.opt_state)
+    finally:
+        checkpoints.close()
+    lines = read_lines(Path(config.init_from) / "metrics.jsonl", torn="skip")
+    kept = [line for line in lines if line.get("step", 0) <= at]
+    write_text(workdir / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+    return params, opt_state, meta
