@@ -126,8 +126,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--target",
         default="cpu",
-        help="what to compile for: cpu (the default) or gpu, which are this machine's; TPUs that need not be here: "
-        "v5e:1x1, v5e:2x2, v6e:..., v5p:... (needs the extra tpu)",
+        help="what to compile for: cpu (the default) or gpu, which are this machine's; or what need not be here: TPUs "
+        "v5e:1x1, v5e:2x2, v6e:..., v5p:... (the extra tpu), GPUs h100:1, h100:8, h200:..., a100:..., b200:... "
+        "(the extra plan-gpu)",
     )
     parser.add_argument(
         "--programs",

@@ -15,7 +15,12 @@ from eval.cost.scopes import owner
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
                "ragged-all-to-all")  # fmt: skip
-PALLAS = "tpu_custom_call"
+# Custom calls that are attention's: Pallas on TPUs; on GPUs cuDNN's, and Pallas through Triton or Mosaic.
+KERNEL_CALLS = re.compile(
+    r'custom_call_target="(tpu_custom_call|__cudnn\$fmha\w*|__gpu\$xla\.gpu\.triton|triton_kernel_call|mosaic_gpu\w*)"'
+)
+# How the custom calls of a core begin, by platform; a core that is not named here is plain XLA and needs none.
+CALLS_OF = {("gpu", "cudnn"): "__cudnn$fmha", ("tpu", "splash"): "", ("tpu", "flash"): ""}
 
 # A TPU spreads a collective over its start, the fusions it runs beside, and its end, and writes it down in each.
 _CHAIN = re.compile(r'\bchain_id="(\d+)"')
@@ -31,8 +36,9 @@ class Counts:
 
     Attributes:
         cycles: estimated, by part of the model (`scopes.PARTS`); empty where the compiler gives none.
-        kernels: Pallas kernels by name -> how often they run; nobody estimates their cycles.
+        kernels: kernels of attention (KERNEL_CALLS) by name -> how often they run; nobody estimates their cycles.
         collectives: by kind -> (how often, bytes of the results).
+        moved: bytes of the operands and results of every instruction outside a fusion.
         loops: how many times more bytes are read and written than if every loop ran once, as XLA's own count has it.
         endless: loops whose number of turns is not known; their bodies count once.
     """
@@ -41,6 +47,7 @@ class Counts:
     kernels: Counter[str] = field(default_factory=Counter)
     collectives: dict[str, tuple[int, int]] = field(default_factory=dict)
     loops: float = 1.0
+    moved: int = 0
     endless: int = 0
 
 
@@ -53,8 +60,9 @@ def count(text: str) -> Counts:
     for instruction, line, times in program.run(program.entry, 1, counts):
         if (estimate := re.search(r'"estimated_cycles":"(\d+)"', line)) is not None:
             counts.cycles[program.part(instruction)] += int(estimate[1]) * times
-        if instruction.opcode == "custom-call" and f'"{PALLAS}"' in line:
-            counts.kernels[re.sub(r"\.\d+$", "", instruction.name)] += times
+        if instruction.opcode == "custom-call" and (call := KERNEL_CALLS.search(line)) is not None:
+            own = call[1] if call[1].startswith("__cudnn") else re.sub(r"\.\d+$", "", instruction.name)
+            counts.kernels[own] += times
         kind = instruction.opcode.removesuffix("-start")
         if kind in COLLECTIVES and _first(kind, line, chains):
             often, nbytes = counts.collectives.get(kind, (0, 0))
@@ -62,8 +70,20 @@ def count(text: str) -> Counts:
         if not program.inside.get(instruction.name):
             nbytes = program.module.moved(instruction.name)
             moved, once = moved + times * nbytes, once + nbytes
-    counts.loops = moved / once if once else 1.0
+    counts.loops, counts.moved = (moved / once if once else 1.0), moved
     return counts
+
+
+def missing(cores: str, kernels: Counter[str], platform: str) -> list[str]:
+    """Returns the attention cores whose custom call is not in a compiled program.
+
+    Args:
+        cores: as the model was traced, joined by "+".
+        kernels: of the compiled program.
+        platform: that it was compiled for.
+    """
+    needed = {core: CALLS_OF[platform, core] for core in cores.split("+") if (platform, core) in CALLS_OF}
+    return [core for core, start in needed.items() if not any(name.startswith(start) for name in kernels)]
 
 
 def _first(kind: str, line: str, chains: set[tuple[str, str]]) -> bool:

@@ -14,9 +14,13 @@ from ml_collections import ConfigDict
 from configs import fields
 from configs import mesh as meshes
 from eval.cost import programs
+from models import counting
 from models.platform import compiling_for
 from sweeps.plans import hlo
-from sweeps.plans.targets import Target, refusal, too_large
+from sweeps.plans.roofline import Roofline
+from sweeps.plans.targets import LOCAL, Target, refusal
+from training.runtime import compile_only
+from training.runtime.compile_only import too_large
 from training.step import train_step as steps
 from training.step.mesh import mesh_of
 
@@ -31,11 +35,14 @@ class Program:
         memory: bytes: argument, output, temp, alias, and peak (what is alive at once); empty where it does not fit.
         needed, available: bytes; 0 where nobody tells.
         error: why it does not compile, where it isn't for its size.
-        kernel: the attention cores in it.
-        bytes_accessed: read and written, as XLA counts, the bodies of loops as often as they run.
+        kernel: the attention cores in it; one that a custom call should show and does not is named in `missing`.
+        missing: cores that were asked for, and whose custom call is not in the compiled program.
+        bytes_accessed: read and written, the bodies of loops as often as they run: XLA's own count, or where it gives
+            none (GPUs) the operands and results of every instruction outside a fusion.
         cycles: estimated, by part of the model; Pallas kernels are not in it. Empty but on TPUs.
-        kernels: Pallas kernels -> how often they run.
+        kernels: kernels of attention (Pallas, Triton, cuDNN) -> how often they run.
         collectives: [{kind, count, bytes}].
+        roofline: the least time that one device needs for it by the chip's published rates; None: nothing is published.
     """
 
     memory: dict[str, int] = field(default_factory=dict)
@@ -43,10 +50,12 @@ class Program:
     available: int = 0
     error: str = ""
     kernel: str = ""
+    missing: str = ""
     bytes_accessed: int = 0
     cycles: dict[str, int] = field(default_factory=dict)
     kernels: dict[str, int] = field(default_factory=dict)
     collectives: tuple[dict[str, Any], ...] = ()
+    roofline: Roofline | None = None
 
     @property
     def fits(self) -> bool:
@@ -82,26 +91,29 @@ def compiled(config: ConfigDict, target: Target, name: str) -> Program:
         # Arguments and temporaries are not all alive at once, and this is what the compiler held against the chip.
         memory["peak"] = int(account.peak_memory_in_bytes)
     counts = hlo.count(done.as_text() or "")
-    costs = done.cost_analysis() or {}
+    accessed = round((done.cost_analysis() or {}).get("bytes accessed", 0.0) * counts.loops) or counts.moved
+    absent = hlo.missing(kernel, counts.kernels, target.platform)
     return Program(
         memory=memory,
         needed=memory.get("peak", 0),
         available=target.capacity,
-        kernel=kernel,
-        bytes_accessed=round(costs.get("bytes accessed", 0.0) * counts.loops),
+        kernel="+".join(core for core in kernel.split("+") if core not in absent),
+        missing="+".join(absent),
+        bytes_accessed=accessed,
         cycles=dict(counts.cycles.most_common()),
         kernels=dict(sorted(counts.kernels.items())),
         collectives=tuple(
             {"kind": kind, "count": often, "bytes": nbytes}
             for kind, (often, nbytes) in sorted(counts.collectives.items())
         ),
+        roofline=Roofline.of(target.chip, FLOPS[name](config, target), accessed),
     )
 
 
 def over_all(config: ConfigDict, target: Target) -> ConfigDict:
     """Returns the config with its rows divided over all chips of a target, where its mesh asks for one device."""
     sizes = meshes.sizes(config.mesh, len(target.devices))
-    if len(target.devices) == 1 or target.platform != "tpu" or math.prod(sizes.values()) > 1:
+    if len(target.devices) == 1 or target.name in LOCAL or math.prod(sizes.values()) > 1:
         return config
     changed = fields.from_dict(fields.to_dict(config))
     changed.mesh.data = -1
@@ -112,7 +124,8 @@ def _train_step(config: ConfigDict, target: Target) -> jax.stages.Lowered:
     config = over_all(config, target)
     mesh = mesh_of(config, target.devices)
     arguments = steps.arguments(config, mesh=mesh)
-    return steps.jitted(config, mesh).lower(*(arguments if mesh is not None else _on(target, arguments)))
+    placed = arguments if mesh is not None else _on(target, arguments)
+    return compile_only.lower(steps.jitted(config, mesh), *placed, platform=target.platform)
 
 
 def _decode(config: ConfigDict, target: Target) -> jax.stages.Lowered:
@@ -122,7 +135,8 @@ def _decode(config: ConfigDict, target: Target) -> jax.stages.Lowered:
     tokens = jax.ShapeDtypeStruct((shape.decode_batch_size,), jnp.int32)
     # A function of its own: what was traced for another platform is not to be had again.
     fresh = jax.jit(inspect.unwrap(programs.decode_steps), static_argnums=(0, 1), donate_argnums=3)
-    return fresh.lower(abstract.graphdef, shape.new_tokens, *_on(target, (abstract.params, cache, tokens)))
+    placed = _on(target, (abstract.params, cache, tokens))
+    return compile_only.lower(fresh, abstract.graphdef, shape.new_tokens, *placed, platform=target.platform)
 
 
 def _on(target: Target, tree: Any) -> Any:
@@ -131,4 +145,19 @@ def _on(target: Target, tree: Any) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), tree)
 
 
+def _train_flops(config: ConfigDict, target: Target) -> float:
+    """Returns the FLOPs of one training step on one device, by formula."""
+    tokens = config.data.batch_size * config.data.length
+    devices = math.prod(meshes.sizes(over_all(config, target).mesh, len(target.devices)).values())
+    return counting.flops_per_token(config.model, config.data.length)["value"] * tokens / devices
+
+
+def _decode_flops(config: ConfigDict, target: Target) -> float:
+    """Returns the FLOPs of decoding all new tokens: a forward pass is a third of a training step."""
+    shape = programs.shape(config)
+    tokens = shape.decode_batch_size * shape.new_tokens
+    return counting.flops_per_token(config.model, shape.capacity)["value"] / 3 * tokens
+
+
 PROGRAMS: dict[str, Lowering] = {"train_step": _train_step, "decode": _decode}
+FLOPS: dict[str, Callable[[ConfigDict, Target], float]] = {"train_step": _train_flops, "decode": _decode_flops}

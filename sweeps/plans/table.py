@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sweeps.plans.programs import Program
 
 ARMS = ("arm", "runs", "parameters", "FLOPs/token", "KV bytes/token", "FLOPs/run", "arguments", "temp", "peak", "fits")
-DETAILS = ("arm", "program", "attention", "peak", "moved", "cycles", "by part", "Pallas kernels", "collectives")
+DETAILS = ("arm", "program", "attention", "peak", "moved", "at least", "cycles", "by part", "kernels", "collectives")
 SHOWN = 4  # parts of the model whose cycles are told
 
 
@@ -62,9 +62,10 @@ def details(line: "Line") -> list[tuple[str, ...]]:
         (
             line.arm,
             name.replace("_", " "),
-            program.kernel,
+            attention(program),
             size(program.memory["peak"]),
             size(program.bytes_accessed),
+            bound(program),
             f"{sum(program.cycles.values()):,}" if program.cycles else "",
             shares(program),
             ", ".join(f"{often} x {kernel}" for kernel, often in program.kernels.items()),
@@ -73,6 +74,18 @@ def details(line: "Line") -> list[tuple[str, ...]]:
         for name, program in line.programs.items()
         if program.memory
     ]
+
+
+def attention(program: "Program") -> str:
+    """Returns the attention cores of a program, and those that were asked for and are not in it."""
+    return f"{program.kernel} (no kernel of {program.missing})".strip() if program.missing else program.kernel
+
+
+def bound(program: "Program") -> str:
+    """Returns the least time of a program by its chip's published rates, and what binds it."""
+    if program.roofline is None:
+        return ""
+    return f"{1000 * program.roofline.seconds:.3g} ms ({program.roofline.bound_by})"
 
 
 def shares(program: "Program") -> str:
@@ -119,6 +132,11 @@ def show(lines: "Sequence[Line]", target: Target, console: Console) -> None:
         for one in line.match:
             print(f"{line.arm}: {one['words']}")
         print("\n".join(verdicts(line, target)), end="\n" if verdicts(line, target) else "")
+    if target.chip is not None:
+        print(
+            "at least: the larger of FLOPs (by formula) over the chip's dense bfloat16 peak and bytes moved over its "
+            f"memory bandwidth; a bound, not an estimate ({target.chip.source})"
+        )
     memory = f", {size(target.capacity)} of memory each" if target.capacity else ""
     print(f"{target.name} ({target.kind}{memory}): {total(lines)}")
 

@@ -15,8 +15,11 @@ import pytest
 from configs import cli, validate
 from configs.errors import UserError
 from sweeps import plan
-from sweeps.plans import programs, table, targets
+from sweeps.plans import hlo, programs, table, targets
+from sweeps.plans.roofline import Roofline
 from sweeps.spec import expand
+from training.runtime import compile_only
+from training.runtime.chips import Chip
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CPU = targets.Target("cpu", "cpu", tuple(jax.devices("cpu")[:1]), 2**40)
@@ -129,9 +132,9 @@ def test_what_the_compiler_refuses_for_its_size_is_a_verdict(monkeypatch):
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (379.77G) "
         "exceeds available HBM (15.75G)."
     )
-    assert targets.too_large(message) == (round(379.77 * 2**30), round(15.75 * 2**30))
-    assert targets.too_large("RESOURCE_EXHAUSTED: Used 17.1G of 15.75G hbm.") is not None
-    assert targets.too_large("INTERNAL: else") is None
+    assert compile_only.too_large(message) == (round(379.77 * 2**30), round(15.75 * 2**30))
+    assert compile_only.too_large("RESOURCE_EXHAUSTED: Used 17.1G of 15.75G hbm.") is not None
+    assert compile_only.too_large("INTERNAL: else") is None
 
     def refuse(config, target):
         raise RuntimeError(message)
@@ -158,6 +161,37 @@ def test_the_command_writes_json_and_refuses_other_targets(tmp_path, monkeypatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="make setup EXTRAS=dev,tpu"):
         targets.open_target("v5e:1x1")
+    with pytest.raises(UserError, match="make setup EXTRAS=dev,plan-gpu"):
+        targets.open_target("h100:1")
+
+
+def test_gpus_of_one_host_are_targets():
+    for right in ("h100:1", "h100:8", "h200:1", "a100:8", "b200:8"):
+        targets.check(right)
+    for wrong in ("h100", "h100:0", "h100:9", "h10:1", "h100:1x1"):
+        with pytest.raises(UserError, match=f"--target={wrong}: must be .* or 1 to 8 GPUs of one host such as a100:1"):
+            targets.check(wrong)
+
+
+def test_the_roofline_is_the_larger_of_both_parts_and_says_which():
+    chip = Chip(100.0, 10.0, 1.0, "made up")
+    assert Roofline.of(chip, 500.0, 10).seconds == 5.0 and Roofline.of(chip, 500.0, 10).bound_by == "compute"
+    assert Roofline.of(chip, 500.0, 100).seconds == 10.0 and Roofline.of(chip, 500.0, 100).bound_by == "memory"
+    assert Roofline.of(None, 500.0, 100) is None
+
+
+def test_a_core_whose_kernel_is_not_in_the_program_is_named():
+    text = """ENTRY %main (p: f32[2]) -> f32[2] {
+  %p = f32[2]{0} parameter(0)
+  ROOT %call = f32[2]{0} custom-call(%p), custom_call_target="__cudnn$fmhaSoftmax"
+}
+"""
+    kernels = hlo.count(text).kernels
+    assert kernels == {"__cudnn$fmhaSoftmax": 1}
+    assert hlo.missing("cudnn", kernels, "gpu") == []
+    assert hlo.missing("cudnn+blocked", hlo.count(text.replace("__cudnn$fmhaSoftmax", "else")).kernels, "gpu") == [
+        "cudnn"
+    ]
 
 
 def test_only_programs_of_devices_that_are_here_are_kept(monkeypatch):

@@ -34,6 +34,7 @@ CHIPS = {
     "NVIDIA H100": Chip(989e12, 3350e9, 80e9, "NVIDIA H100 data sheet, SXM"),
     "NVIDIA H100 PCIe": Chip(756e12, 2000e9, 80e9, "NVIDIA H100 data sheet, PCIe"),
     "NVIDIA H200": Chip(989e12, 4800e9, 141e9, "NVIDIA H200 data sheet, SXM"),
+    "NVIDIA B200": Chip(2250e12, 8000e9, 180e9, "NVIDIA HGX B200 data sheet, one of eight, without sparsity"),
 }
 
 
