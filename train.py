@@ -9,6 +9,7 @@ save a checkpoint first. A finished run is left as it is.
 import sys
 
 from configs import cli, validate
+from configs.fields import listing
 
 FILE = "a config file; FILE:ARG calls get_config(ARG); or a run directory or its config.json, for the same settings"
 EXIT = {"done": 0, "diverged": 3, "preempted": 4}
@@ -21,7 +22,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--config", required=True, metavar="FILE", help=FILE)
     parser.add_argument("--workdir", required=True, metavar="DIR", help="the run directory")
     parser.add_argument("--quiet", action="store_true", help="no progress output")
-    parser.epilog = "--config.FIELD=VALUE changes a field; configs/base.py lists them all."
+    parser.epilog = listing.overview()
     arguments = parser.parse_args(rest)
     config = cli.load(arguments.config, overrides)
     validate.check(config)

@@ -4,6 +4,7 @@ import argparse
 import errno
 import importlib.util
 import io
+import os
 import re
 import sys
 import traceback
@@ -206,6 +207,9 @@ def main(function: Callable[[list[str]], int | None]) -> None:
         for line in str(error).splitlines():
             print(f"error: {redacted(line)}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:  # what reads the output has enough of it, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except OSError as error:
         if error.errno not in DISK:
             raise

@@ -20,7 +20,8 @@ from ml_collections import ConfigDict
 
 from configs import cli, fields, validate
 from configs.errors import ConfigError, UserError, nearest
-from configs.positions import SCALED, SCALINGS, either, kinds_of
+from configs.rules.positions import SCALED, SCALINGS, kinds_of
+from configs.schema.allowed import either
 from convert import heads as of_heads
 from convert.tensors import Params
 from convert.writing import refuse_existing, write_run

@@ -5,7 +5,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import tasks
+from configs.rules import tasks
 from data.corpora import Corpus, digest
 from data.tokenizers import Tokenizer
 

@@ -7,7 +7,9 @@ import json
 
 import numpy as np
 
-from configs import cli, tasks, validate
+from configs import cli, validate
+from configs.fields import listing
+from configs.rules import tasks
 from data import corpora, identity, packing, pipeline, streams, tokenizers
 
 SHOWN = 240  # characters of a row
@@ -18,7 +20,7 @@ def main(argv: list[str]) -> None:
     overrides, rest = cli.split_overrides(argv)
     parser = cli.parser(__doc__ or "")
     parser.add_argument("--config", required=True, metavar="FILE", help="a config file; FILE:ARG calls get_config(ARG)")
-    parser.epilog = "--config.FIELD=VALUE changes a field; configs/base.py lists them all."
+    parser.epilog = listing.overview("data")
     arguments = parser.parse_args(rest)
     config = validate.resolve(cli.load(arguments.config, overrides))
     corpus = corpora.open_corpus(config.data) if tasks.reads_text(config) else None

@@ -16,7 +16,7 @@ import numpy as np
 from absl import flags
 from ml_collections import ConfigDict
 
-from configs import tasks
+from configs.rules import tasks
 from data import mqar, retrieval
 from data.corpora import Corpus
 from data.packing import Batch, Contiguous, RowSource, Segments

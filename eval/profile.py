@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from configs import cli
+from configs.fields import listing
 from eval import run as command
 from eval.cost.scopes import DIRECTIONS
 from eval.progress import Told
@@ -49,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     overrides, rest = cli.split_overrides(argv)
     parser = cli.parser(__doc__ or "")
     parser.add_argument("--workdir", required=True, help="the run directory")
-    parser.epilog = "--config.eval.x=v changes a setting of configs/base.py's `eval` for this evaluation."
+    parser.epilog = listing.overview("eval.throughput")
     given = parser.parse_args(rest)
     settings = command.eval_settings(overrides)
     compilation.enable_cache()

@@ -8,6 +8,7 @@ from typing import Any
 
 from configs import cli
 from configs.errors import UserError, nearest
+from configs.fields import listing
 from configs.validate import check, to_dict
 from eval import equivalence
 from eval.cost import memory, profile, throughput
@@ -140,8 +141,8 @@ def main(argv: Sequence[str]) -> int:
         help=f"comma-separated, of: {', '.join(EVALUATIONS)} (the default: %(default)s)",
     )
     parser.epilog = (
-        "--config.eval.x=v changes a setting of configs/base.py's `eval` for this evaluation. "
-        "--config.mesh.context=N evaluates the loss with each row's tokens divided over N devices."
+        f"{listing.overview('eval')}\n--config.mesh.context=N evaluates the loss with each row's tokens divided over N "
+        "devices."
     )
     given = parser.parse_args(rest)
     context = overrides.pop("mesh.context", 1)

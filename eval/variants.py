@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ml_collections import ConfigDict
 
 from configs import validate
-from configs.positions import XPOS_REACH
+from configs.rules.positions import XPOS_REACH
 from models.positions import stretched
 
 TRAINED = "trained"  # the run's own setting, unchanged

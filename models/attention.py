@@ -10,7 +10,7 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from configs.attention import turning_dim
+from configs.rules.attention import turning_dim
 from models import kernels
 from models.kv_cache import Entry, Placement, Track
 from models.layers import Initializer, Linear, Norm, parameter

@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs.attention import score_dims
+from configs.rules.attention import score_dims
 from models import pattern
 
 N_COUNTS = (

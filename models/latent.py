@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 from ml_collections import ConfigDict
 
-from configs.attention import score_dims
+from configs.rules.attention import score_dims
 from models.attention import Core, Rows
 from models.kv_cache import Entry, Track
 from models.layers import Initializer, Linear, Norm

@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
-from configs import attention, base, fields, positions, validate
+from configs import base, fields, validate
+from configs.rules import attention, positions
 
 Changes = dict[str, Any]
 
@@ -52,7 +53,7 @@ def _shape(pick: Callable[..., Any]) -> Changes:
 def _block(pick: Callable[..., Any]) -> Changes:
     norm = pick("rmsnorm", "layernorm")
     return {
-        "model.mlp": pick(*validate.CHOICES["model.mlp"]),
+        "model.mlp": pick(*fields.choices("model.mlp")),
         "model.mlp_bias": pick(False, True),
         "model.norm": norm,
         "model.norm_bias": norm == "layernorm" and pick(False, True),
@@ -197,27 +198,25 @@ def configs(draw: st.DrawFn) -> ConfigDict:
 
 
 # A field alone, refused whatever the others are: candidates, of which each rule refuses some.
-CANDIDATES = (0, -1, 1, 2, 3, 2**63, 0.0, -0.5, 0.5, 1.0, 1.5)
-
-
-def _fits(value: Any, kind: type) -> bool:
-    return type(value) is kind
+CANDIDATES = (0, -1, 1, 2, 3, 2**63, 0.0, -1.0, -0.5, 0.5, 1.0, 1.5, "nonesuch")
 
 
 def alone() -> list[tuple[str, Any]]:
     """Returns (field, a value that is never allowed), several for every field that has a rule of its own."""
     kinds = fields.types()
-    found: list[tuple[str, Any]] = [(name, "nonesuch") for name in validate.CHOICES]
-    found += [(name, value) for name in validate.POSITIVE for value in (0, -1, 0.0, -0.5) if _fits(value, kinds[name])]
-    found += [(name, value) for name in validate.NOT_NEGATIVE for value in (-1, -0.5) if _fits(value, kinds[name])]
-    for name, (allowed, _) in validate.RANGES.items():
-        found += [(name, value) for value in CANDIDATES if _fits(value, kinds[name]) and not allowed(value)]
+    found: list[tuple[str, Any]] = []
+    for name, field in base.SCHEMA.items():
+        candidates = ((0,), (-1,), (1.5,), ("nonesuch",)) if field.type is tuple else CANDIDATES
+        found += [
+            (name, value)
+            for value in candidates
+            if type(value) is field.type and field.problem(name, value) is not None
+        ]
     found += [(name, value) for name, kind in kinds.items() if kind is float for value in (float("nan"), float("inf"))]
     # Wrong types: text for a number, a number for text, a fraction for a whole number, a number for a list.
     wrong: dict[type, tuple[Any, ...]] = {int: ("4", 1.5, True), float: ("4", True), bool: (1, "yes"), str: (1, True)}
     found += [(name, value) for name, kind in kinds.items() for value in wrong.get(kind, (1, "ab"))]
-    found += [("model.attention.window_pattern", (4, -1)), ("model.attention.window_pattern", (1.5,))]
-    found += [("model.position.pattern", ("rope", "nonesuch")), ("model.position.pattern", (1,))]
+    found += [("model.attention.window_pattern", (4, -1)), ("model.position.pattern", ("rope", "nonesuch"))]
     return found
 
 

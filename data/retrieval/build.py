@@ -3,8 +3,8 @@
 import numpy as np
 from ml_collections import ConfigDict
 
-from configs import tasks
 from configs.errors import UserError, nearest
+from configs.rules import tasks
 from data.retrieval.draws import Dice
 from data.retrieval.haystacks import NOISE, Distractors, Encoder, Haystack, Noise, Text
 from data.retrieval.in_text import TextTask
@@ -25,7 +25,7 @@ def make(
     """Returns a task as `config.data.retrieval` (and `config.data.mqar`, for mqar_gaps) sets it.
 
     Args:
-        name: of `configs.tasks.TASKS`.
+        name: of `configs.rules.tasks.TASKS`.
         config: resolved.
         tokenizer: the run's; tasks of bare tokens need none.
         text: the split that haystacks of text are cut from: train for training, validation for evaluation.

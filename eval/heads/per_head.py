@@ -34,8 +34,8 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from configs import tasks
 from configs.errors import UserError
+from configs.rules import tasks
 from data import pipeline
 from eval.heads import maps
 from eval.progress import Silent

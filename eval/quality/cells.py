@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from configs import tasks
+from configs.rules import tasks
 from eval.quality import intervals
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from configs.tasks import threshold
+from configs.rules.tasks import threshold
 
 
 def holds(accuracy: float, given: str) -> bool:
@@ -17,7 +17,7 @@ def lengths(by_length: Iterable[Mapping[str, Any]], given: str, measure: str = "
 
     Args:
         by_length: entries of eval/retrieval.json: length, scaling, accuracy (None where it could not be asked).
-        given: of configs/tasks.py's THRESHOLDS, or a number.
+        given: of configs/rules/tasks.py's THRESHOLDS, or a number.
         measure: accuracy, or exact_match (of generated answers).
 
     Returns:

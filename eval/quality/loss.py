@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from configs import tasks
+from configs.rules import tasks
 from data import pipeline, retrieval
 from data.validation import Validation
 from eval.progress import Silent

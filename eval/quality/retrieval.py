@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from configs import tasks
 from configs.errors import UserError
+from configs.rules import tasks
 from data import retrieval, streams
 from eval.progress import Silent
 from eval.quality import cells, effective, recall, scoring

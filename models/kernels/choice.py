@@ -5,8 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from configs.attention import score_dims
 from configs.errors import ConfigError, nearest
+from configs.rules.attention import score_dims
 
 KERNELS = ("reference", "blocked", "xla", "cudnn", "splash", "flash")
 

@@ -10,8 +10,8 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from configs.attention import turning_dim
 from configs.errors import ConfigError
+from configs.rules.attention import turning_dim
 from models.positions import rope_scaling
 from models.positions.scheme import Scheme
 

@@ -10,7 +10,7 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from configs.errors import ConfigError
-from configs.positions import XPOS_REACH
+from configs.rules.positions import XPOS_REACH
 from models.positions import rope
 from models.positions.scheme import Scheme
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from configs import tasks
 from configs.errors import ConfigError
+from configs.rules import tasks
 from report.charts import heads
 from report.claims.comparable import Mark, agreements, marks, matched, reference_arm
 from report.claims.comparing import Comparison, comparisons

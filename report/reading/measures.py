@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from configs import tasks
+from configs.rules import tasks
 from report.reading.directories import Arm, Run, Study, dig, items, mapping, number, objects, text
 from report.statistics import shares
 from report.statistics.intervals import Estimate, over_seeds, wilson

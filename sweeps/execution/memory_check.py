@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from configs import mesh as meshes
 from configs.errors import ConfigError
+from configs.rules import mesh as meshes
 from models import counting
 from sweeps.execution import worker
 from sweeps.launchers.resources import Machine

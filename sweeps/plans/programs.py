@@ -12,7 +12,7 @@ from jax.sharding import SingleDeviceSharding
 from ml_collections import ConfigDict
 
 from configs import fields
-from configs import mesh as meshes
+from configs.rules import mesh as meshes
 from eval.cost import programs
 from models import counting
 from models.platform import compiling_for

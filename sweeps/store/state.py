@@ -27,8 +27,6 @@ from sweeps.store import lease, run_status
 from training.run_directory.files import read_json, write_json
 
 SCHEMA = 1
-# Fields that change what is written beside a run, not the run; the trainer lets them differ too.
-FREE = ("name", "tracker", "mesh.", "log.", "watch.", "checkpoint.", "data.cache_dir", "data.workers", "data.prefetch")
 PRIVATE = ".sweep"  # locks and the workers' own output
 CANCEL = "cancel"  # a file in PRIVATE: a launcher that sees it stops
 
@@ -252,7 +250,8 @@ def contradictions(directory: Path, runs: list[Run]) -> list[str]:
 def differences(on_disk: Any, wanted: ConfigDict) -> list[str]:
     """Returns what differs between a run's config.json and the config wanted now, a phrase a field.
 
-    A field that the file lacks (an older version's) counts as its default, and those of FREE do not count.
+    A field that the file lacks (an older version's) counts as its default, and those that a resumed run may change do
+    not count, but for `eval`: a sweep's evaluations are asked of every run alike.
     `model.vocab_size` is filled in from the tokenizer by the training, so an unset one agrees with any.
     """
     try:
@@ -264,7 +263,7 @@ def differences(on_disk: Any, wanted: ConfigDict) -> list[str]:
         f"{name} was {_plain(before[name])!r}, now {_plain(value)!r}"
         for name, value in after.items()
         if _plain(before[name]) != _plain(value)
-        and not name.startswith(FREE)
+        and (name.startswith("eval.") or not fields.resumable(name))
         and not (name == "model.vocab_size" and value is None)
         and not (name == "init_from" and chains.same(before[name], wanted))
     ]

@@ -21,7 +21,7 @@ def made(**overrides: Any) -> Any:
     return config
 
 
-@pytest.mark.parametrize("kind", validate.CHOICES["model.position.kind"])
+@pytest.mark.parametrize("kind", fields.choices("model.position.kind"))
 def test_every_kind_alone_is_sound(kind: str) -> None:
     validate.resolve(made(**{"model.position.kind": kind}))
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from configs import tasks
 from configs.errors import UserError
+from configs.rules import tasks
 from data import corpora, pipeline, tokenizers
 from tests.data.common import Batch, same, settings, words, write
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from configs import tasks
 from configs.errors import UserError
+from configs.rules import tasks
 from eval.quality import effective
 
 

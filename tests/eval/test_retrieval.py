@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from configs import tasks
+from configs.rules import tasks
 from data.retrieval import Draw, Rows
 from eval.progress import Silent
 from eval.quality import recall, retrieval, scoring

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import fields, validate
+from configs import fields
 from configs.errors import UserError
 from models.positions import alibi, rope, temperature
 from tests.switches import __main__ as command
@@ -97,7 +97,7 @@ def test_every_switch_has_a_row() -> None:
         "attention.kind",
         "attention.qkv",
     ):
-        assert tried(field) == set(validate.CHOICES[f"model.{field}"]), field
+        assert tried(field) == set(fields.choices(f"model.{field}")), field
     for field in ("attention.qk_norm", "attention.sinks", "attention.qkv_bias", "position.rope.scaling.truncate"):
         assert tried(field) == {False, True}, field
     for field in ("attention.soft_cap", "attention.window", "attention.scale", "attention.mla.query_rank"):

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import optax
 import pytest
 from ml_collections import ConfigDict
 
-from configs import fields, validate
+from configs import base, fields, validate
+from configs.schema import ARGUMENT, NONE, field
 from training.loop import trainer
 from training.step import train_step as step
 
@@ -52,17 +54,26 @@ def test_every_field_of_the_optimizer_is_changed_below() -> None:
     assert set(CHANGED) == of_schema, "give a new field another value in CHANGED"
 
 
+SHORT = {
+    **{"budget__amount": 5, "log__every_steps": 1, "eval__every_steps": 0, "checkpoint__every_steps": 0},
+    **{"optimizer__warmup_steps": 1, "model__num_layers": 1, "eval__tokens": 64, "eval__multiples": (1,)},
+}
+
+
+def check_alone_and_after(plain: ConfigDict, changed: ConfigDict, folder: Path) -> None:
+    """Trains `changed` after `plain` in one process, and again with no compiled program left: the same losses."""
+    forget()
+    first, second = loss(plain, folder / "plain"), loss(changed, folder / "after")
+    forget()
+    assert loss(changed, folder / "alone") == second
+    assert first != second, "the changed value has no effect here: choose another"
+
+
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_second_run_in_the_process_trains_as_it_would_alone(tiny, tmp_path: Path, name: str) -> None:
     value, needed = CHANGED[name]
-    short = {"budget__amount": 5, "log__every_steps": 1, "eval__every_steps": 0, "checkpoint__every_steps": 0}
-    short |= {"optimizer__warmup_steps": 1, "model__num_layers": 1, "eval__tokens": 64, "eval__multiples": (1,)}
-    plain, changed = (tiny(**short | needed | extra) for extra in ({}, {f"optimizer__{name}": value}))
-    forget()
-    first, second = loss(plain, tmp_path / "plain"), loss(changed, tmp_path / "after")
-    forget()
-    assert loss(changed, tmp_path / "alone") == second
-    assert first != second, "the changed value has no effect here: choose another in CHANGED"
+    plain, changed = (tiny(**SHORT | needed | extra) for extra in ({}, {f"optimizer__{name}": value}))
+    check_alone_and_after(plain, changed, tmp_path)
 
 
 def other_value(value: Any, kind: type) -> Any:
@@ -82,8 +93,24 @@ def test_changing_a_field_changes_the_key_or_the_field_is_declared_without_effec
         fields.set_field(changed, name, other_value(value, fields.types()[name]))
         if step.shaping(changed) == key:
             free.add(name)
-    assert free == {name for name in fields.types() if fields.program_part(name) != "static"}
+    assert free == {name for name, field in base.SCHEMA.items() if field.program in (ARGUMENT, NONE)}
     assert {name for name in fields.types() if not name.startswith("model.")} - free == STATIC
+
+
+def nesterov(optimizer: ConfigDict, weight_decay: Any = None) -> optax.GradientTransformation:
+    return optax.scale_by_adam(optimizer.beta1, optimizer.beta2, optimizer.eps, nesterov=optimizer.nesterov)
+
+
+def test_a_new_field_is_static_until_it_declares_something_else(tiny, tmp_path: Path, monkeypatch) -> None:
+    added, schema = "optimizer.nesterov", base.SCHEMA
+    monkeypatch.setattr(step.optimizers, "make", nesterov)
+    monkeypatch.setattr(base, "SCHEMA", schema.adding(added, field(False, "Adam with Nesterov's momentum")))
+    plain, changed = (tiny(**SHORT, optimizer__nesterov=value) for value in (False, True))
+    check_alone_and_after(plain, changed, tmp_path)
+    # A wrong declaration is no wrong number either: the program cannot read the field.
+    monkeypatch.setattr(base, "SCHEMA", schema.adding(added, field(False, "the same", program=ARGUMENT)))
+    with pytest.raises(AttributeError, match="nesterov"):
+        loss(changed, tmp_path / "wrong")
 
 
 def test_a_program_is_built_from_the_fields_of_its_key_alone(tiny) -> None:

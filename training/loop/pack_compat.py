@@ -7,9 +7,6 @@ from ml_collections import ConfigDict
 
 from configs import fields
 
-# What may differ: names, seeds, and numbers that are arguments of the step.
-FREE = ("seed", "name", "optimizer.learning_rate", "optimizer.weight_decay")
-
 
 def key(config: ConfigDict) -> str | None:
     """Returns what runs of one program have in common; None: a run that must train by itself.
@@ -21,6 +18,4 @@ def key(config: ConfigDict) -> str | None:
     devices = [values[f"mesh.{axis}"] for axis in ("data", "fsdp", "context", "tensor")]
     if values["budget.kind"] == "seconds" or values["init_from"] or set(devices) != {1}:
         return None
-    shared = {name: value for name, value in values.items() if name not in FREE}
-    shared["decays"] = bool(values["optimizer.weight_decay"])
-    return json.dumps(shared, sort_keys=True, default=str)
+    return json.dumps(fields.pack_values(config), sort_keys=True, default=str)

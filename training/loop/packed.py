@@ -237,16 +237,13 @@ _COMPILED: dict[tuple[str, Any], Any] = {}
 
 
 def _text(config: ConfigDict) -> str:
-    """Returns a config that says all of a pack's program: numbers that are its arguments are made equal."""
-    shared = fields.from_dict(fields.to_dict(config))
-    shared.seed, shared.name, shared.optimizer.learning_rate = 0, "", 1.0
-    shared.optimizer.weight_decay = float(bool(config.optimizer.weight_decay))
-    return json.dumps(fields.to_dict(shared), sort_keys=True)
+    """Returns the static fields of a pack's program as JSON; of numbers that are its arguments, whether they are 0."""
+    return json.dumps(fields.program_values(config, packed=True), sort_keys=True)
 
 
 @functools.lru_cache(maxsize=8)
 def _jitted(text: str) -> Any:
-    config = fields.from_dict(json.loads(text))
+    config = fields.program_config(json.loads(text))
 
     def one(state: Any, batch: Any, rate: Array, decay: Array, key: Array, active: Array) -> Any:
         params, opt_state, loss, norm = train_step.step_function(config, weight_decay=decay)(*state, batch, rate, key)

@@ -13,8 +13,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import data as data_room
-from configs import fields, tasks, validate
+from configs import fields, validate
 from configs.errors import ConfigError, UserError
+from configs.rules import tasks
 from data import pipeline
 from models import counting, initialise
 from training.loop import schedule, trackers, validation, watch
@@ -33,8 +34,6 @@ from training.step import train_step
 from training.step.rng import step_keys
 
 FOLDERS = ("checkpoints", "damaged", "eval", "tensorboard", "tokenizer", "wandb")  # that are written into
-# Fields that change what is written beside a run, not the run; they may differ when a run is continued.
-FREE = tuple("name tracker mesh. log. watch. eval. checkpoint. data.cache_dir data.workers data.prefetch".split())
 
 
 class Preempted(Exception):
@@ -129,7 +128,7 @@ class _Training:
         wanted = fields.flatten(self.config)
         if wanted["model.vocab_size"] is None:
             wanted["model.vocab_size"] = here["model.vocab_size"]
-        other = [name for name in wanted if wanted[name] != here[name] and not name.startswith(FREE)]
+        other = fields.differences(here, wanted)
         if other:
             told = ", ".join(f"{name} is {here[name]!r} there and {wanted[name]!r} here" for name in other[:5])
             raise UserError(f"{self.workdir}: holds a run of another config ({told}); choose another --workdir")

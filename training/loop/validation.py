@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from configs import tasks
+from configs.rules import tasks
 from data import mqar, pipeline, retrieval, streams
 from training.step import mesh as meshes
 from training.step import train_step as steps

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from configs import fields
 from configs.errors import ConfigError
-from configs.positions import kinds_of
+from configs.rules.positions import kinds_of
 from training.run_directory import run as runs
 from training.run_directory.checkpoint import Checkpoints, flat, newest, saved
 from training.step import train_step

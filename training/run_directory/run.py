@@ -9,8 +9,9 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from configs import fields, tasks
+from configs import fields
 from configs.errors import UserError
+from configs.rules import tasks
 from data import corpora, tokenizers
 from training.run_directory.checkpoint import Checkpoints, newest
 from training.run_directory.files import read_json

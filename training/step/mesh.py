@@ -21,8 +21,8 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from configs import mesh as fields
 from configs.errors import ConfigError
+from configs.rules import mesh as fields
 from data.pipeline import WHOLE, Share
 from models.axes import Rules
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs import tasks
+from configs.rules import tasks
 from data import retrieval
 from data.retrieval import Draw
 from data.retrieval.draws import held_out_facts

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from configs import tasks
 from configs.errors import UserError
+from configs.rules import tasks
 from data.retrieval import Draw
 from data.retrieval.haystacks import NOISE, Encoder
 from data.retrieval.niah import ADJECTIVES, NOUNS

@@ -7,8 +7,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from configs import tasks
 from configs.errors import UserError
+from configs.rules import tasks
 from data.retrieval import Draw
 from data.retrieval.induction import Induction
 from data.retrieval.mqar_gaps import MqarGaps

@@ -7,8 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from configs import base, cli, tasks, validate
+from configs import base, cli, validate
 from configs.errors import ConfigError, UserError
+from configs.rules import tasks
 from data import corpora, fingerprint, pipeline, retrieval, tokenizers
 from tests.data.common import same, settings, write
 from tests.data.retrieval.common import TEXT

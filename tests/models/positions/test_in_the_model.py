@@ -10,7 +10,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 import models
-from configs import validate
+from configs import fields
 from models import counting
 from tests.models.common import as_dict, build, run, tiny, tokens
 
@@ -36,7 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
     "longrope": LONGROPE,
 }
 ALONE: dict[str, dict[str, Any]] = {
-    **{kind: dict(position__kind=kind) for kind in validate.CHOICES["model.position.kind"]},
+    **{kind: dict(position__kind=kind) for kind in fields.choices("model.position.kind")},
     "layered": dict(position__pattern=("fire", "kerple_power")),
     "windowed biases": dict(position__pattern=("fire", "alibi"), attention__window_pattern=(3, 0)),
     "windowed scores": dict(position__kind="cope", attention__window=3),
@@ -139,7 +139,7 @@ def test_cores_and_layouts_agree_in_gradient(case: str, change: dict[str, Any], 
 
 @pytest.mark.parametrize(
     ("case", "moves"),
-    [(kind, kind in ("learned", "sinusoidal", "fire")) for kind in validate.CHOICES["model.position.kind"]],
+    [(kind, kind in ("learned", "sinusoidal", "fire")) for kind in fields.choices("model.position.kind")],
 )
 def test_only_distance_counts_where_it_should(case: str, moves: bool) -> None:
     model, ids = build(config_of(case)), tokens(1, 9)

@@ -1,7 +1,6 @@
-"""Configs as flat tables of dotted fields: reading, writing, parsing from text, JSON and back."""
+"""Configs as flat tables of dotted fields: parsing from text, reading and writing, JSON and back."""
 
 import ast
-import functools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from ml_collections import ConfigDict
 
 from configs import base
 from configs.errors import ConfigError, nearest
+from configs.schema import Group
 
 BITS = 1000  # of the largest whole number: larger ones are no float, and beyond 4300 digits no text
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -30,53 +30,58 @@ def flatten(config: ConfigDict) -> dict[str, Any]:
     return {name: value for name, value, _ in walk(config)}
 
 
-@functools.cache
 def types() -> dict[str, type]:
     """Returns {dotted name: type} of the whole schema; every call gives the same table, so do not change it."""
-    return {name: kind for name, _, kind in walk(base.get_config())}
+    return base.SCHEMA.types
 
 
-@functools.cache
 def unset() -> frozenset[str]:
     """Returns the fields that may be unset: those that the schema leaves so."""
-    return frozenset(name for name, value, _ in walk(base.get_config()) if value is None)
+    return base.SCHEMA.optional
 
 
-# The part a field has in compiled programs, by name or by group. What is not listed is static.
-#   argument  a number that the program takes at each call
-#   none      never read inside a program (shapes of batches are keys of their own)
-PROGRAM: dict[str, str] = {
-    **dict.fromkeys(("name", "seed", "tracker", "init_from"), "none"),
-    **dict.fromkeys(("data", "budget", "checkpoint", "watch", "log", "eval"), "none"),
-    "data.micro_batches": "static",
-    **{f"optimizer.{name}": "argument" for name in ("learning_rate", "schedule", "warmup_steps")},
-    **{f"optimizer.{name}": "argument" for name in ("decay_share", "final_share")},
-}
+def choices(name: str) -> tuple[str, ...]:
+    """Returns the names that a field, or each item of a list, may be."""
+    allowed = base.SCHEMA[name].allowed
+    if allowed is None or not allowed.names:
+        raise KeyError(f"{name} has no choices")
+    return allowed.names
 
 
-def program_part(name: str) -> str:
-    """Returns the part that a field has in compiled programs: static, argument or none."""
-    for end in range(name.count(".") + 1):
-        declared = PROGRAM.get(name.rsplit(".", end)[0])
-        if declared is not None:
-            return declared
-    return "static"
+def resumable(name: str) -> bool:
+    """Tells whether a resumed run may change a field."""
+    return bool(base.SCHEMA[name].resume)
 
 
-def program_values(config: ConfigDict) -> dict[str, Any]:
-    """Returns the static fields of a config, nested and fit for JSON: a program is built from these alone."""
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Returns the fields of two flat configs that differ and that a resumed run may not change."""
+    return [name for name, field in base.SCHEMA.items() if not field.resume and before[name] != after[name]]
 
-    def static(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-        kept = {}
-        for key, value in node.items():
-            if isinstance(value, Mapping):
-                if inner := static(value, f"{prefix}{key}."):
+
+def program_values(config: ConfigDict, packed: bool = False) -> dict[str, Any]:
+    """Returns the static fields of a config, nested and fit for JSON: a program is built from these alone.
+
+    What the runs of a pack may differ in is an argument of a `packed` program, in which only whether it
+    is 0 counts (0.0 or 1.0).
+    """
+
+    def static(node: Mapping[str, Any], group: Group) -> dict[str, Any]:
+        kept: dict[str, Any] = {}
+        for key, declared in group.items():
+            if isinstance(declared, Group):
+                if inner := static(node[key], declared):
                     kept[key] = inner
-            elif program_part(f"{prefix}{key}") == "static":
-                kept[key] = value
+            elif declared.static:
+                kept[key] = float(bool(node[key])) if packed and declared.pack else node[key]
         return kept
 
-    return static(to_dict(config), "")
+    return static(to_dict(config), base.SCHEMA.root)
+
+
+def pack_values(config: ConfigDict) -> dict[str, Any]:
+    """Returns what runs that train in one program must have in common; see `program_values`."""
+    equal = {name: value for name, value in flatten(config).items() if not base.SCHEMA[name].pack}
+    return {"fields": equal, "program": program_values(config, packed=True)}
 
 
 def program_config(values: Mapping[str, Any]) -> ConfigDict:

@@ -8,7 +8,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs.errors import ConfigError, nearest
+from configs.errors import ConfigError
+from configs.schema.allowed import Allowed
 
 # Written in words, through the run's tokenizer.
 IN_TEXT = (
@@ -51,24 +52,29 @@ THRESHOLDS: dict[str, tuple[float, bool]] = {"pi": (0.2, False), "yarn": (0.8, F
 FEW = 50  # independent examples below which cells of a grid cannot be ranked; 10 to 20 trials tell nothing
 
 
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+THRESHOLD = Allowed(
+    f"{', '.join(THRESHOLDS)} or a number in (0, 1]",
+    lambda text: text in THRESHOLDS or 0 < _number(text) <= 1,
+    tuple(THRESHOLDS),
+)
+
+
 def threshold(given: str) -> tuple[float, bool]:
     """Returns (accuracy, whether it must be exceeded) of a name of THRESHOLDS or a number in (0, 1].
 
     Raises:
         ConfigError: it is neither.
     """
-    if given in THRESHOLDS:
-        return THRESHOLDS[given]
-    try:
-        value = float(given)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        names = ", ".join(THRESHOLDS)
-        raise ConfigError(
-            f"eval.retrieval.threshold = {given!r}: must be {names} or a number in (0, 1]{nearest(given, THRESHOLDS)}"
-        )
-    return value, False
+    if wrong := THRESHOLD.problem("eval.retrieval.threshold", given):
+        raise ConfigError(wrong)
+    return THRESHOLDS.get(given) or (float(given), False)
 
 
 def haystack(name: str, wanted: str) -> str:

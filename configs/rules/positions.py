@@ -1,10 +1,11 @@
 """What is allowed of positions: combinations of schemes, layers, scalings and temperatures."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from configs.attention import turning_dim
+from configs.rules.attention import turning_dim
+from configs.schema.allowed import either
 
 KINDS = (
     "none", "learned", "sinusoidal", "rope", "p_rope", "xpos", "alibi", "t5", "kerple_log", "kerple_power", "fire",
@@ -28,12 +29,6 @@ def rotary_dim(config: ConfigDict, kind: str = "rope") -> int:
     """Returns r, the rotary width of a config (resolved or not): int(K * fraction), K for p_rope, rope_dim for mla."""
     turning = turning_dim(config.model)
     return turning if kind == "p_rope" else int(turning * config.model.position.rope.fraction)
-
-
-def either(names: Iterable[str]) -> str:
-    """Returns names as words: a, b or c."""
-    *first, last = names
-    return f"{', '.join(first)} or {last}" if first else last
 
 
 def problems(config: ConfigDict) -> list[str]:

@@ -1,5 +1,7 @@
 """What is allowed of attention: combinations of its switches."""
 
+from collections.abc import Callable
+
 from ml_collections import ConfigDict
 
 ROTATION = ("rope", "none")  # positions that multi-head latent attention has
@@ -25,6 +27,15 @@ def latent_dims(model: ConfigDict) -> dict[str, int | None]:
     }
     given = model.attention.mla
     return {name: value if given[name] is None else given[name] for name, value in usual.items()}
+
+
+def latent_dim(name: str) -> Callable[[ConfigDict], int | None]:
+    """Returns how a size of config.model.attention.mla resolves; it stays unset where attention is of another kind."""
+
+    def resolve(config: ConfigDict) -> int | None:
+        return latent_dims(config.model)[name] if config.model.attention.kind == "mla" else None
+
+    return resolve
 
 
 def turning_dim(model: ConfigDict) -> int:

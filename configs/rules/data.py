@@ -1,0 +1,122 @@
+"""Rules of the data: sources, their weights, the curriculum, and what follows from them."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs.errors import nearest
+from configs.rules import tasks
+
+STAGE_FIELDS = ("steps", "length", "batch_size", "pairs", "needles", "weights")
+
+
+def source(data: ConfigDict) -> str:
+    """Returns where the text comes from: a path or a TFDS name selects its source."""
+    return "files" if data.path else "tfds" if data.tfds.name else data.source
+
+
+def longest(config: ConfigDict) -> int:
+    """Returns the longest training length, T of the main setting or of a stage."""
+    return max([config.data.length, *(stage["length"] for stage in config.data.curriculum)])
+
+
+def known_vocabulary(config: ConfigDict) -> int | None:
+    """Returns the vocabulary that the data needs; None: only the loaded tokenizer knows it."""
+    bare = tasks.vocabulary(config)
+    if not tasks.has_tokenizer(config):
+        return bare
+    return max(256, bare) if config.data.tokenizer == "byte" else None
+
+
+def problems(config: ConfigDict) -> list[str]:
+    """Returns every problem of a config.data, a line each; the fields by themselves must be sound."""
+    data, found = config.data, []
+    chosen = source(data)
+    if data.path and data.tfds.name:
+        found.append(f"data.path = {data.path!r} and data.tfds.name = {data.tfds.name!r}: set one of them")
+    if chosen == "files" and not data.path:
+        found.append("data.path = '': data.source = 'files' needs a file or a glob")
+    if chosen == "tfds" and not data.tfds.name:
+        found.append("data.tfds.name = '': data.source = 'tfds' needs a data set's name")
+    if data.batch_size % data.micro_batches:
+        found.append(f"data.micro_batches = {data.micro_batches}: must divide data.batch_size = {data.batch_size}")
+    weights = data.weights.to_dict()
+    if not any(weights.values()):
+        found.append(f"data.weights: one source must be above 0, of {', '.join(weights)}")
+    found += tasks.problems(config, weights, {}, "data")
+    if data.weights.mqar > 0:
+        found += _pairs("data.mqar.pairs", data.mqar.pairs, "data.length", data.length, data.mqar.vocab_size)
+    vocabulary = config.model.vocab_size
+    known = known_vocabulary(config) if _tokens_known(config) else None
+    if vocabulary is not None and known is not None and vocabulary < known:
+        found.append(f"model.vocab_size = {vocabulary}: the data's tokens need {known} or more")
+    return found
+
+
+def _tokens_known(config: ConfigDict) -> bool:
+    stages = config.data.curriculum
+    return all(isinstance(stage, Mapping) and isinstance(stage.get("weights", {}), Mapping) for stage in stages)
+
+
+def _pairs(name: str, pairs: int, length_name: str, length: int, vocab_size: int) -> list[str]:
+    if 4 * pairs > length + 1:
+        return [f"{name} = {pairs}: {length_name} = {length} holds {(length + 1) // 4} pairs at most (4 a token row)"]
+    if pairs > vocab_size // 2:
+        return [f"{name} = {pairs}: data.mqar.vocab_size = {vocab_size} has {vocab_size // 2} keys"]
+    return []
+
+
+def curriculum_problems(config: ConfigDict) -> list[str]:
+    """Returns every problem of a curriculum, a line each."""
+    found = []
+    for index, stage in enumerate(config.data.curriculum):
+        name = f"data.curriculum[{index}]"
+        if not isinstance(stage, Mapping):
+            found.append(f"{name} = {stage!r}: must be dict({', '.join(f'{field}=' for field in STAGE_FIELDS)})")
+            continue
+        for field in stage:
+            if field not in STAGE_FIELDS:
+                found.append(f"{name}.{field} = {stage[field]!r}: unknown{nearest(field, STAGE_FIELDS)}")
+        found += _stage(config, name, stage)
+    steps = sum(stage["steps"] for stage in config.data.curriculum) if not found else 0
+    if config.budget.kind == "steps" and steps >= config.budget.amount:
+        found.append(
+            f"budget.amount = {config.budget.amount:g}: data.curriculum alone takes {steps} steps, and the main "
+            "setting needs some too"
+        )
+    return found
+
+
+def _stage(config: ConfigDict, name: str, stage: Mapping[str, Any]) -> list[str]:
+    found = []
+    for field in ("steps", "length"):
+        if field not in stage:
+            found.append(f"{name}.{field}: is missing; a stage needs steps and length")
+    for field in ("steps", "length", "batch_size", "pairs", "needles"):
+        value = stage.get(field, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            found.append(f"{name}.{field} = {value!r}: must be a whole number above 0")
+    given = stage.get("weights", {})
+    if not isinstance(given, Mapping):
+        return [*found, f"{name}.weights = {given!r}: must be dict(text=, mqar=, ...)"]
+    main = config.data.weights.to_dict()
+    for key, weight in given.items():
+        if key not in main:
+            found.append(f"{name}.weights.{key} = {weight!r}: unknown source{nearest(key, main)}")
+        elif isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+            found.append(f"{name}.weights.{key} = {weight!r}: must be 0 or more")
+    if found:
+        return found
+    merged = {**main, **given}
+    if not any(merged.values()):
+        found.append(f"{name}.weights: one source must be above 0")
+    if merged["mqar"] > 0:
+        pairs = stage.get("pairs", config.data.mqar.pairs)
+        found += _pairs(f"{name}.pairs", pairs, f"{name}.length", stage["length"], config.data.mqar.vocab_size)
+    found += tasks.problems(config, merged, stage, name)
+    batch = stage.get("batch_size", config.data.batch_size)
+    if batch % config.data.micro_batches:
+        found.append(f"{name}.batch_size = {batch}: must be divisible by data.micro_batches")
+    return found

@@ -1,0 +1,25 @@
+"""Rules of the model's shape."""
+
+from ml_collections import ConfigDict
+
+from configs.rules import attention, positions
+
+
+def problems(config: ConfigDict) -> list[str]:
+    """Returns every problem of a config.model, a line each; the fields by themselves must be sound."""
+    model = config.model
+    found = []
+    if model.head_dim is None and model.width % model.num_heads:
+        found.append(
+            f"model.num_heads = {model.num_heads}: must divide model.width = {model.width}, or set model.head_dim"
+        )
+    kv_heads = model.num_kv_heads or model.num_heads
+    if model.num_heads % kv_heads:
+        divisors = [g for g in range(1, model.num_heads + 1) if model.num_heads % g == 0]
+        found.append(
+            f"model.num_kv_heads = {kv_heads}: must divide model.num_heads = {model.num_heads}, so one of "
+            f"{', '.join(map(str, divisors))}"
+        )
+    if model.norm_bias and model.norm == "rmsnorm":
+        found.append("model.norm_bias = True: rmsnorm has no bias; set model.norm = 'layernorm'")
+    return [*found, *attention.problems(config), *positions.problems(config)]
