@@ -19,6 +19,7 @@ from configs import fields
 from configs.documents import read_json
 from configs.errors import ConfigError, UserError, nearest
 from configs.redaction import redacted
+from configs.terminal import plain
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 OVERRIDE = re.compile(r"--(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
@@ -205,7 +206,7 @@ def main(function: Callable[[list[str]], int | None]) -> None:
         code = function(sys.argv[1:])
     except UserError as error:
         for line in str(error).splitlines():
-            print(f"error: {redacted(line)}", file=sys.stderr)
+            print(f"error: {plain(redacted(line))}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # what reads the output has enough of it, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -31,3 +31,15 @@ def private(folder: Path, what: str) -> Path:
             f"{folder}: {what} must be open to its user alone (mode 0700, is {mode:04o}): chmod 700 {folder}"
         )
     return folder
+
+
+def own(folder: Path, *names: str) -> None:
+    """Makes sure that what is written below a folder stays there.
+
+    Raises:
+        UserError: one of `names` in it is a link that leads out of it.
+    """
+    for name in names:
+        path = folder / name
+        if path.is_symlink() and folder.resolve() not in path.resolve().parents:
+            raise UserError(f"{path}: is a link to {path.resolve()}, outside; nothing is written through it")

@@ -19,18 +19,20 @@ import pandas as pd
 from configs import cli
 from configs.documents import ordinary
 from configs.errors import UserError
+from configs.folders import own
 from report import live
 from report.charts import export, grid, heads, lengths, profile, selection, training
 from report.charts.figures import Figure
 from report.files import write
 from report.page import html, table
-from report.page.formats import slug
+from report.page.formats import inert, slug
 from report.reading import frames
 from report.reading.directories import Study, Sweep, read
 
 EVERY = 30  # seconds between two looks of a live report
 SMALL = 200_000  # bytes up to which a picture in the page is vectors in any case
 _DRAWN: dict[str, tuple[str, html.Image]] = {}  # a plot's path -> (digest of its spec, its picture)
+MADE = (".csv", ".html", ".md", ".parquet", ".pdf", ".png", ".svg", ".tex")  # endings of what a build writes
 MANIFEST = "files.json"  # what the last build wrote, so that the next one can take away what it no longer draws
 
 
@@ -45,9 +47,11 @@ def build(directory: str | Path, reload: int = 0) -> Path:
         The path of index.html.
 
     Raises:
-        UserError: the directory holds neither a sweep nor a run.
+        UserError: the directory holds neither a sweep nor a run, or its `report` is a link that leads elsewhere.
     """
-    return write_report(read(directory), Path(directory) / "report", reload)
+    sweep = read(directory)
+    own(Path(directory), "report")
+    return write_report(sweep, Path(directory) / "report", reload)
 
 
 def write_report(sweep: Sweep, out: Path, reload: int = 0) -> Path:
@@ -62,17 +66,18 @@ def write_report(sweep: Sweep, out: Path, reload: int = 0) -> Path:
     files.append("index.html")
     write(out / MANIFEST, json.dumps(sorted(files), indent=1) + "\n")
     for name in set(before) - set(files):
-        (out / name).unlink(missing_ok=True)
+        if (out / name).is_file():
+            (out / name).unlink()
     return out / "index.html"
 
 
 def _manifest(out: Path) -> list[str]:
     try:
         names = json.loads(ordinary(out / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return []
     plain = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-    return [name for name in plain if Path(name).name == name]
+    return [name for name in plain if Path(name).name == name and name.isprintable() and name.endswith(MADE)]
 
 
 def _file_names(sweep: Sweep) -> list[str]:
@@ -149,29 +154,34 @@ def as_csv(rows: list[dict[str, Any]]) -> str:
     """Returns rows as CSV; numbers in full, what is not finite empty, and no cell that a spreadsheet would execute."""
     columns = list(dict.fromkeys(key for row in rows for key in row)) or ["study", "arm"]
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({key: _csv_cell(value) for key, value in row.items()})
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([inert(column) for column in columns])
+    writer.writerows([[_csv_cell(row.get(column, "")) for column in columns] for row in rows])
     return text.getvalue()
 
 
 def _csv_cell(value: Any) -> Any:
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else ""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "@", "\t", "\r")) else value
+    return inert(value)
 
 
 def _write_frames(sweep: Sweep, out: Path) -> list[str]:
     files = []
     made = {"metrics": frames.metrics, "results": frames.results, "runs": frames.runs}
     for name, frame in ((name, make(sweep)) for name, make in made.items()):
-        write(out / f"{name}.csv", frame.to_csv(index=False))
+        write(out / f"{name}.csv", _inert(frame).to_csv(index=False))
         buffer = io.BytesIO()
         _typed(frame).to_parquet(buffer, index=False)
         write(out / f"{name}.parquet", buffer.getvalue())
         files += [f"{name}.csv", f"{name}.parquet"]
     return files
+
+
+def _inert(frame: pd.DataFrame) -> pd.DataFrame:
+    """Returns the frame with no text, headings among it, that a spreadsheet would execute."""
+    texts = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
+    return frame.assign(**{name: frame[name].map(inert) for name in texts}).rename(columns=inert)
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:

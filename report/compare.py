@@ -12,6 +12,7 @@ from pathlib import Path
 
 from configs import cli
 from configs.errors import UserError, nearest
+from configs.terminal import plain
 from report import build
 from report.claims import words
 from report.page import table
@@ -107,7 +108,7 @@ def main(argv: list[str]) -> None:
     given = parser.parse_args(argv)
     sweep = combined(given.directories, given.baseline)
     if given.out is None:
-        print(told(sweep))
+        print(plain(told(sweep), keep="\n"))
         return
     out = Path(given.out)
     if any((out / name).exists() for name in ("sweep.json", "run.json")):

@@ -12,6 +12,7 @@ from configs.errors import UserError
 from sweeps.execution import policy
 from sweeps.launchers import squeue
 from sweeps.store import jobs, lease, state
+from training.run_directory.files import own
 
 SECONDS = 240.0  # a launcher gives its runs three minutes to be saved
 
@@ -30,6 +31,7 @@ def main(argv: list[str]) -> int:
 def cancel(directory: Path, wait: float = SECONDS) -> int:
     """Ends what is at work on a sweep; returns the exit code."""
     state.read(directory)  # a folder that is no sweep is refused
+    own(directory, state.PRIVATE, f"{state.PRIVATE}/jobs")
     request = directory / state.PRIVATE / state.CANCEL
     end = time.monotonic() + wait
     try:
@@ -84,7 +86,7 @@ def _queued(directory: Path, end: float) -> list[str]:
 
 def _alive(directory: Path, records: list[jobs.Record]) -> list[jobs.Record]:
     """Returns the records of jobs that wait or run; forgets those of jobs that the engine says are over."""
-    said = jobs.words(records)
+    said = jobs.words(directory, records)
     for record in records:
         if record.key in said and said[record.key].over:
             jobs.forget(directory, record.arm, record.seed)

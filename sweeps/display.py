@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from configs.terminal import plain
 from sweeps.store.run_status import STATUSES, Standing
 
 COLUMNS = ("run", "status", "step", "loss", "val loss", "tokens/s", "left", "")
@@ -42,14 +43,14 @@ def row(key: str, run: Standing, phase: str = "") -> Row:
     steps = f"{run.step}/{total}" if total else str(run.step or "")
     over = run.status in ("failed", "diverged") and not phase
     return (
-        key,
+        plain(key),
         status,
         steps,
         _number(run.train_loss),
         _number(run.val_loss),
         f"{run.tokens_per_second:,.0f}" if run.tokens_per_second and run.status == "running" else "",
         duration(run.seconds_left),
-        run.error_line if over else "" if phase else run.note,
+        plain(run.error_line if over else "" if phase else run.note),
     )
 
 
@@ -137,7 +138,7 @@ class LiveTable:
 
     def say(self, line: str) -> None:
         """Prints a line above the table."""
-        self.console.print(Text(line))
+        self.console.print(Text(plain(line)))
 
 
 class Lines:
@@ -176,7 +177,7 @@ class Lines:
 
     def say(self, line: str) -> None:
         """Prints a line with the time."""
-        print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+        print(f"{time.strftime('%H:%M:%S')} {plain(line)}", flush=True)
 
 
 def _told(run: Standing, phase: str) -> str:

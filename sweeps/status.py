@@ -17,6 +17,7 @@ from rich.text import Text
 from configs import cli
 from configs.documents import ordinary
 from configs.errors import UserError
+from configs.terminal import plain
 from sweeps.display import aligned, row, summary, table
 from sweeps.store import jobs, state
 from sweeps.store.run_status import Standing
@@ -52,14 +53,14 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def standings(directory: Path) -> dict[str, Standing]:
-    """Returns how every run stands: its files, and what the engine says that has it."""
+def standings(directory: Path) -> tuple[dict[str, Standing], str]:
+    """Returns how every run stands by its files and by the engine that has it; and a line where that is silent."""
     return jobs.overlay(directory, state.standings(directory))
 
 
 def show(directory: Path, log: int) -> None:
     """Prints it once."""
-    board = standings(directory)
+    board, silence = standings(directory)
     if sys.stdout.isatty():
         Console().print(table(board, {}))
     else:
@@ -67,8 +68,8 @@ def show(directory: Path, log: int) -> None:
         print(f"\n{summary(board)}")
     extra = state.strangers(directory, list(board))
     if extra:
-        print(f"no longer in the sweep file: {', '.join(extra)}")
-    for line in logs(directory, board, log):
+        print(f"no longer in the sweep file: {plain(', '.join(extra))}")
+    for line in ([silence] if silence else []) + logs(directory, board, log):
         print(line)
 
 
@@ -79,8 +80,8 @@ def watch(directory: Path, every: float, log: int) -> None:
         if console.is_terminal:
             with Live(console=console, auto_refresh=False, screen=False) as live:
                 while True:
-                    board = standings(directory)
-                    ends = fitting(logs(directory, board, log), console.height // 2)
+                    board, silence = standings(directory)
+                    ends = fitting([silence] * bool(silence) + logs(directory, board, log), console.height // 2)
                     live.update(
                         Group(
                             table(board, {}, console.height - len(ends)),
@@ -93,10 +94,11 @@ def watch(directory: Path, every: float, log: int) -> None:
                     time.sleep(every)
         before: list[str] = []
         while True:
-            board = standings(directory)
+            board, silence = standings(directory)
             lines = [
                 *aligned([row(key, run) for key, run in board.items()]),
                 summary(board),
+                *([silence] if silence else []),
                 *logs(directory, board, log),
             ]
             if lines != before:
@@ -143,7 +145,7 @@ def tail(path: Path, number: int) -> list[str]:
         return []
     # A progress line overwrites itself: its last state counts.
     lines = [line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n") if line.strip()]
-    return ["".join(char for char in line if char.isprintable() or char == "\t") for line in lines[-number:]]
+    return [plain(line, keep="\t") for line in lines[-number:]]
 
 
 if __name__ == "__main__":

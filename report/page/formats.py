@@ -2,7 +2,9 @@
 
 import math
 import re
+from typing import Any
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # how text begins that a spreadsheet executes
 MINUS = "\N{MINUS SIGN}"
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 DASH = "\N{EM DASH}"
@@ -118,3 +120,20 @@ def latex(text: str) -> str:
 def slug(text: str) -> str:
     """Returns text as part of a file name and of an HTML id."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:60] or "study"
+
+
+def inert(value: Any) -> Any:
+    """Returns a cell of a CSV file so that a spreadsheet shows it and does not execute it: text that would be gets a '.
+
+    Numbers, as text too, stay as they are. A carriage return, which may end a row without quotes, becomes a newline.
+    """
+    if not isinstance(value, str):
+        return value
+    value = value.replace("\r\n", "\n").replace("\r", "\n")
+    if not value.startswith(FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value

@@ -1,6 +1,7 @@
 """Where each number was read, and the commands that make it again."""
 
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,11 @@ from urllib.parse import quote
 
 from report.page.formats import fixed
 from report.page.table import Table
-from report.reading.directories import Arm, Run, Study, Sweep, dig, number, text
+from report.reading.directories import Arm, Run, Study, Sweep, dig, number, objects, text
 from report.reading.measures import from_eval
 
 FILES = ("config.json", "run.json", "metrics.jsonl", "log.txt", "tracker.json")
+COMMIT = re.compile(r"[0-9a-f]{7,64}")
 ROOT = '"$SWEEP"'  # the sweep's directory, wherever the reader has it
 AGAIN = '"$AGAIN"'
 
@@ -33,6 +35,7 @@ def commands(sweep: Sweep, run: Run, evals: list[str]) -> list[str]:
     place = f"{ROOT}/{shlex.quote(_inside(sweep, run))}" if _inside(sweep, run) else ROOT
     again = f"{AGAIN}/{shlex.quote(_inside(sweep, run))}" if _inside(sweep, run) else AGAIN
     commit = text(run.info.get("git_commit"))
+    commit = commit if COMMIT.fullmatch(commit) else ""  # `-f` would be an option of git
     lines = [f"git checkout {shlex.quote(commit)}"] if commit else []
     if commit and run.info.get("git_dirty") is True:
         lines = [f"{lines[0]}  # the run had uncommitted changes on top, which nobody can check out"]
@@ -73,7 +76,7 @@ def listed(study: Study, out: Path) -> list[dict[str, Any]]:
                     "step": "" if step != step else f"{step:,.0f}",
                     "loss": fixed(loss(run), 4),
                     "seconds": "" if seconds != seconds else f"{seconds:,.0f} s",
-                    "device": text(dig((run.info.get("devices") or [{}])[0], "kind")) if run.info else "",
+                    "device": next((text(one.get("kind")) for one in objects(run.info, "devices")), ""),
                     "commit": text(run.info.get("git_commit"))[:10],
                     "files": links(run, out),
                 }

@@ -119,6 +119,7 @@ class Driver:
         self.last: dict[int, tuple[str, str]] = {}  # place -> the arm whose programs its worker has compiled
         self.active: dict[int, Job] = {}
         self.resumed: Counter[str] = Counter()
+        self.lost: dict[str, str] = {}  # why a run was last lost or stopped
         self.tried: Counter[str] = Counter()
         self.summary = Summary()
         self.stopping = self.halted = False
@@ -133,7 +134,7 @@ class Driver:
         self.active.update(self.engine.adopt(wanted))
         taken = {job.key for job in self.active.values()}
         records = [record for record in jobs.noted(self.directory) if record.key not in taken]
-        said = jobs.words(records)
+        said = jobs.words(self.directory, records)
         for record in records:
             word = said.get(record.key)  # None: Slurm cannot be asked here
             if word is not None and word.over:
@@ -192,7 +193,7 @@ class Driver:
         if caught:
             self._stop(caught)
             self.summary.stopped_by = caught[0]
-        self._sum_up()
+        self._sum_up(bool(caught))
         return self.summary
 
     def _loop(self, caught: list[int], most: int | None = None) -> None:
@@ -269,6 +270,7 @@ class Driver:
                 self.summary.busy[job.key] = ended.reason
         elif status in ("preempted", "lost"):
             self.resumed[job.key] += 1
+            self.lost[job.key] = ended.reason
             if self.resumed[job.key] <= RESUMPTIONS:
                 self.waiting.append(job)
         else:
@@ -355,7 +357,8 @@ class Driver:
             return f"evaluating {left[0]}" if left else "ending"
         return "running" if stands.status == "running" else "starting"
 
-    def _sum_up(self) -> None:
+    def _sum_up(self, caught: bool) -> None:
+        """Says of every run that is not complete why."""
         for key, run in self.runs.items():
             stands = self.board[key] = self._read(run)
             if stands.status == "failed":
@@ -364,11 +367,15 @@ class Driver:
                 self.summary.failed[key] = f"stopped {self.resumed[key]} times by somebody else"
             elif stands.status == "diverged":
                 self.summary.diverged[key] = stands.error_line
+            elif stands.status == "waiting" and self.resumed.get(key, 0) > RESUMPTIONS:
+                self.summary.failed[key] = f"lost {self.resumed[key]} times before it began: {self.lost[key]}"
             elif stands.status == "waiting":
                 self.summary.not_begun += self.halted
                 self._not_begun(key)
             elif stands.status == "preempted" and self.halted:
                 self.summary.busy.setdefault(key, "stopped before it was done")
+            elif stands.status == "done" and stands.missing and not caught and key not in self.summary.busy:
+                self.summary.missing[key] = stands.missing
             if stands.eval_errors:
                 self.summary.eval_errors[key] = dict(stands.eval_errors)
 

@@ -20,6 +20,9 @@ def serve(connection: Connection, place: Place, parent: int) -> None:
     os.environ.update(place.env)
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # Ctrl-C in the terminal reaches the launcher alone, which then tells the workers
+    # Whatever was inherited: a shell has what it puts into the background ignore SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     redirect(Path(place.log))
     while True:

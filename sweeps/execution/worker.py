@@ -78,7 +78,8 @@ def redirect(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    follow_no_link = getattr(os, "O_NOFOLLOW", 0)  # to a file that is somebody else's, or another run's
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | follow_no_link, 0o644)
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
@@ -197,6 +198,8 @@ def evaluate(job: Job, deadline: Deadline) -> Outcome:
         print(f"==== {now()} evaluating: {name}", flush=True)
         try:
             function(job.evaluate)(str(job.workdir), [name])
+            if not (job.workdir / "eval" / f"{name}.json").is_file():
+                record_eval_error(job.workdir, name, f"wrote no eval/{name}.json")
         except (Exception, SystemExit) as error:
             print_trace(error)
             record_eval_error(job.workdir, name, _told(error))

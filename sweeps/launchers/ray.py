@@ -154,6 +154,8 @@ class RayEngine:
         except errors.RayError as error:
             if self.stopped and not begun:
                 return Ended(place, job, None, "cancelled before it began", "cancelled")
+            if not begun:
+                return Ended(place, job, None, f"ray: {_line(error)}", "lost")
             crashed = isinstance(error, errors.WorkerCrashedError)
             return Ended(place, job, None, f"ray: {'its worker process died' if crashed else _line(error)}")
 

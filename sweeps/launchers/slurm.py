@@ -1,23 +1,26 @@
 """The Slurm engine: every run a task of a job array, by submitit; the jobs go on where the launcher ends.
 
-Three things are asked how a job stands: submitit's result (a file), the run's own files, and `squeue`. A run that Slurm
-stops before its end (preemption, a node that fails or is rebooted) is queued again under its own job by Slurm; one that
-comes to its time limit saves itself in time and has itself queued again. Neither needs the launcher.
+Each array has a new folder of random name, which its user alone may enter: submitit's pickles lie there, and are read
+by the job alone; a launcher reads none. Three things are asked how a job stands: the outcome that it wrote (JSON, in
+that folder), the run's own files, and `squeue`. A run that Slurm stops before its end (preemption, a node that fails or
+is rebooted) is queued again under its own job by Slurm; one that comes to its time limit saves itself in time and has
+itself queued again. Neither needs the launcher.
 """
 
+import contextlib
+import json
 import os
-import re
+import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-from configs import cli
+from configs.documents import ordinary
 from configs.errors import UserError
 from configs.folders import private
 from sweeps.execution import multiprocess
@@ -25,57 +28,25 @@ from sweeps.execution.worker import Job, Outcome, redirect, work
 from sweeps.launchers import squeue
 from sweeps.launchers.local import Ended
 from sweeps.launchers.resources import THREADS
+from sweeps.launchers.slurm_options import MOST, Options, parameters, variables
 from sweeps.launchers.squeue import Word
 from sweeps.store import jobs, run_status, state
 from sweeps.store.run_status import now
+from training.run_directory.files import own, write_json
 from training.runtime.distributed import slurm_tasks
 
-MOST = 1000  # jobs that are queued at once, and in one array: Slurm's own default
-NOTICE = 120  # seconds before a job's time limit at which its run saves itself
 SETTLED = 3.0  # seconds between the end of a job and the belief that it left no result
 LATE = 30.0  # the same for a job that seems to have ended well: a shared file system may show its result later
+JOBS = "jobs.json"  # in an array's folder: what each of its tasks is to do
+STATUSES = ("done", "diverged", "preempted", "failed", "busy")  # of an outcome
 POLL = (1.0, 20.0)  # seconds between questions to Slurm: after something happened, and when nothing did for long
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a run asks of Slurm; None: what the cluster gives."""
-
-    partition: str | None = None
-    account: str | None = None
-    time: str | None = None
-    cpus: int | None = None
-    gpus: int | None = None
-    ntasks: int = 1  # processes that train a run together
-    nodes: int = 1  # that they are spread over
-    memory: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)  # any other option of sbatch
-
-
-def minutes(text: str) -> int:
-    """Returns a time limit in sbatch's own notation (`90`, `4:00:00`, `2-12`) in whole minutes.
-
-    Raises:
-        UserError: it is none.
-    """
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if not match:
-        raise UserError(f"--time={text}: must be a time as sbatch takes it: minutes, H:MM:SS, D-H, D-H:MM or D-H:MM:SS")
-    days, *rest = (int(part or 0) for part in match.groups())
-    if match[1] is not None or match[4] is not None:
-        hours, mins, secs = rest
-    else:  # minutes, or minutes:seconds
-        hours, mins, secs = 0, rest[0], rest[1]
-    whole = days * 1440 + hours * 60 + mins + -(-secs // 60)
-    if whole < 1:
-        raise UserError(f"--time={text}: must be a minute or more")
-    return whole
 
 
 @dataclass
 class _Held:
     job: Job
     id: str
+    array: str
     word: Word | None = None
     since: float = 0.0  # when Slurm first said that it is over
 
@@ -91,7 +62,7 @@ class SlurmEngine:
         """`workers`: jobs that are queued at once, at most.
 
         Raises:
-            UserError: submitit is not installed, no Slurm answers, or an option is none.
+            UserError: submitit is not installed, no Slurm answers, or an option or a variable cannot be taken.
         """
         try:
             import submitit
@@ -103,10 +74,11 @@ class SlurmEngine:
             raise UserError("--launcher=slurm: no Slurm answers here (squeue fails)")
         self.directory, self.submitit = directory, submitit
         self.most = min(workers or MOST, MOST)
-        # submitit keeps pickles there, which run what they hold when they are read.
-        self.folder = private(directory / state.PRIVATE / "slurm", "the jobs of submitit")
-        self.executor = submitit.SlurmExecutor(folder=self.folder)
-        self.executor.update_parameters(**_parameters(directory, options))
+        # submitit keeps pickles there, which run what they hold when a job reads them.
+        own(directory, state.PRIVATE, str(jobs.SUBMITTED))
+        self.folder = private(directory / jobs.SUBMITTED, "the jobs of submitit")
+        self.parameters = parameters(directory, options)
+        self.variables = variables(os.environ, self.parameters)
         self.new: dict[int, Job] = {}
         self.held: dict[int, _Held] = {}
         self.gone: list[Ended] = []
@@ -117,15 +89,15 @@ class SlurmEngine:
 
         A job that waits but is no longer wanted, or in another form, is taken back.
         """
-        records = [record for record in [*jobs.noted(self.directory), *self._unnoted()] if record.engine == self.name]
-        said = squeue.states([record.id for record in records])
+        records = [*jobs.noted(self.directory), *self._unnoted()]
+        said = jobs.words(self.directory, records)
         back = []
         for record in records:
-            word, job = said.get(record.id), wanted.get(record.key)
-            if word is None or word.over or self._job(record.id).paths.result_pickle.exists():
+            word, job = said.get(record.key), wanted.get(record.key)
+            if word is None or word.over or self._outcome(record.id, record.array) is not None:
                 jobs.forget(self.directory, record.arm, record.seed)
             elif job is not None and (record.digest == _digest(job) or word.runs):
-                self.held[len(self.held)] = _Held(job, record.id, word)
+                self.held[len(self.held)] = _Held(job, record.id, record.array, word)
                 jobs.note(self.directory, record)
             elif word.waits:
                 back.append(record.id)
@@ -135,16 +107,41 @@ class SlurmEngine:
 
     def _unnoted(self) -> list[jobs.Record]:
         """Returns the jobs that a launcher queued in the moment before it was killed."""
-        known = {record.id for record in jobs.noted(self.directory)}
-        ids = [path.name.removesuffix("_submitted.pkl") for path in self.folder.glob("*_submitted.pkl")]
-        alive = [job for job, word in squeue.states([i for i in ids if i not in known]).items() if not word.over]
-        return [self._record(job, self._job(job).submission().args[0]) for job in alive]
+        noted = jobs.noted(self.directory)
+        known, keys = {record.id for record in noted}, {record.key for record in noted}
+        found = []
+        for identity, word in (squeue.queue() or {}).items():
+            if not word.over and identity not in known and jobs.belongs(self.directory, word):
+                record = self._planned(identity, Path(word.script).parent.name)
+                if record is not None and record.key not in keys:
+                    found.append(record)
+        return found
 
-    def _record(self, identity: str, job: Job) -> jobs.Record:
-        return jobs.Record(self.name, identity, job.arm, job.seed, _digest(job), now())
+    def _planned(self, identity: str, array: str) -> jobs.Record | None:
+        """Returns what a task of an array is to do, as it was written down before the array was queued."""
+        try:
+            planned = json.loads(ordinary(self.folder / array / JOBS).read_text(encoding="utf-8"))
+            entry = planned[int(identity.partition("_")[2] or 0)]
+            return jobs.checked({**entry, "id": identity, "array": array})
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):
+            return None
 
-    def _job(self, identity: str) -> Any:
-        return self.submitit.SlurmJob(folder=self.folder, job_id=identity)
+    def _record(self, identity: str, array: str, job: Job) -> jobs.Record:
+        return jobs.Record(self.name, identity, job.arm, job.seed, _digest(job), now(), array)
+
+    def _outcome(self, identity: str, array: str) -> Outcome | None:
+        """Returns how a job says that it ended; None where it has not."""
+        try:
+            told = json.loads(ordinary(_result(self.folder / array, identity)).read_text(encoding="utf-8"))
+            if array and told["status"] in STATUSES:
+                return Outcome(told["status"], str(told["error"]))
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):
+            pass
+        return None
+
+    def _log(self, held: _Held) -> Path:
+        """Returns where submitit has a job's own output go."""
+        return self.folder / held.array / f"{held.id}_0_log.out"
 
     def free(self) -> list[int]:
         """Returns the places that have no job."""
@@ -181,18 +178,22 @@ class SlurmEngine:
         if not self.new:
             return
         places, todo = list(self.new), list(self.new.values())
+        folder = self.folder / secrets.token_hex(8)
+        folder.mkdir(mode=0o700)
+        write_json(folder / JOBS, [asdict(self._record("0", folder.name, job)) for job in todo])
         try:
-            # Where the launcher itself runs in a job, that job's variables are not the runs'.
-            with self.submitit.helpers.clean_env():
-                queued = self.executor.map_array(task, todo)
+            executor = self.submitit.SlurmExecutor(folder=folder)
+            executor.update_parameters(**self.parameters)
+            with _environment({**squeue.environment(os.environ), **self.variables}):
+                queued = executor.map_array(task, todo)
         except (self.submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
             told = [line for line in str(error).splitlines() if "error" in line] or str(error).splitlines()
             raise UserError(
                 f"--launcher=slurm: sbatch does not take the jobs: {(told or ['?'])[-1].strip()}"
             ) from error
         for place, job, item in zip(places, todo, queued, strict=True):
-            jobs.note(self.directory, self._record(item.job_id, job))
-            self.held[place] = _Held(job, item.job_id)
+            jobs.note(self.directory, self._record(item.job_id, folder.name, job))
+            self.held[place] = _Held(job, item.job_id, folder.name)
         self.new = {}
         self.wait = POLL[0]
 
@@ -227,14 +228,8 @@ class SlurmEngine:
         self.wait = POLL[0] if changed else min(POLL[1], self.wait * 1.5)
 
     def _result(self, place: int, held: _Held) -> Ended | None:
-        item = self._job(held.id)
-        if not item.paths.result_pickle.exists():
-            return None
-        try:
-            return Ended(place, held.job, item.result())
-        except Exception as error:  # the task itself fails where it cannot even be loaded
-            lines = str(error).strip().splitlines()
-            return Ended(place, held.job, None, f"slurm job {held.id}: {lines[-1] if lines else type(error).__name__}")
+        outcome = self._outcome(held.id, held.array)
+        return None if outcome is None else Ended(place, held.job, outcome)
 
     def _end(self, place: int, held: _Held) -> Ended | None:
         """Returns how a job ended that left no result, if it did."""
@@ -242,7 +237,7 @@ class SlurmEngine:
         name, word = f"slurm job {held.id}", held.word
         if word is None or not word.over:
             return None
-        begun = word.state != squeue.GONE or self._job(held.id).paths.stdout.exists()
+        begun = word.state != squeue.GONE or self._log(held).exists()
         if passed < (LATE if begun and word.state in ("COMPLETED", squeue.GONE) else SETTLED):
             return None
         if word.state == "CANCELLED" or not begun:
@@ -274,37 +269,26 @@ def _digest(job: Job) -> str:
     return jobs.digest({"config": job.config, "evals": job.evals, "timeout": job.timeout})
 
 
-def _parameters(directory: Path, options: Options) -> dict[str, Any]:
-    """Returns submitit's parameters."""
-    limit = minutes(options.time) if options.time else None
-    extra = {"requeue": True, "chdir": os.getcwd(), **options.extra}
-    given = dict(
-        job_name=f"sweep-{directory.name}",
-        partition=options.partition,
-        account=options.account,
-        time=limit,  # None: the partition's own
-        nodes=options.nodes,
-        ntasks_per_node=options.ntasks // options.nodes,
-        cpus_per_task=options.cpus,
-        gpus_per_node=options.gpus,
-        mem=options.memory,
-        array_parallelism=MOST,
-        signal_delay_s=min(NOTICE, limit * 12) if limit else NOTICE,
-        setup=[f'export PYTHONPATH="{cli.CHECKOUT}${{PYTHONPATH:+:$PYTHONPATH}}"'],
-        stderr_to_stdout=True,
-        additional_parameters=extra,
-        srun_args=[
-            # Since 22.05, srun does not take this over from sbatch.
-            *([f"--cpus-per-task={options.cpus}"] if options.cpus else []),
-            # The first process evaluates when the others have nothing more to do.
-            *(["--wait=0"] if options.ntasks > 1 else []),
-        ],
-    )
-    return given
+@contextlib.contextmanager
+def _environment(env: Mapping[str, str]) -> Iterator[None]:
+    """Has this process's environment be `env` for a block: what submitit starts gets it."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(env)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
-def task(job: Job) -> Outcome:
-    """Does one run inside a Slurm job: what submitit calls there."""
+def _result(folder: Path, identity: str) -> Path:
+    return folder / f"{identity}_result.json"
+
+
+def task(job: Job) -> None:
+    """Does one run inside a Slurm job, and writes its outcome: what submitit calls there."""
+    folder, identity = Path(os.environ["SUBMITIT_FOLDER"]), _me()
     # Until the run's own handlers are set, being told to stop means to end at once: nothing is lost.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     cpus = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE") or "1"
@@ -334,7 +318,8 @@ def task(job: Job) -> Outcome:
             _requeue()
         elif not noticed:
             _leave()
-    return outcome
+    if index == 0:
+        write_json(_result(folder, identity), {"status": outcome.status, "error": outcome.error})
 
 
 def _me() -> str:

@@ -1,9 +1,10 @@
 """What Slurm says of jobs, by its own commands (`squeue`, `sacct`, `scancel`); works where no launcher is."""
 
+import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from configs.errors import UserError
@@ -14,14 +15,20 @@ AT_WORK = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "STOPPED", "RESIZI
 LOST = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED", "TIMEOUT")  # the cluster's doing: the run goes on later
 GONE = "GONE"  # our own word: Slurm answers, and knows of no such job
 PATIENCE = 60.0  # seconds for one of Slurm's commands to answer
+ID = re.compile(r"\d{1,10}(_\d{1,10})?", re.ASCII)  # a job, or a task of an array
+# Which cluster is meant: every command gets these. Other variables would hide jobs from squeue and scancel
+# (SQUEUE_STATES, SCANCEL_NAME), or describe the job that a launcher itself runs in.
+CLUSTER = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_CONF_SERVER", "SLURM_JWT")
+OURS = ("SLURM", "SBATCH", "SRUN", "SQUEUE", "SACCT", "SCANCEL", "SCONTROL", "SUBMITIT")
 
 
 @dataclass(frozen=True)
 class Word:
-    """What an engine says of a job: its state, and the reason that it gives."""
+    """What an engine says of a job: its state, the reason that it gives, and the script that it runs (where known)."""
 
     state: str
     reason: str = ""
+    script: str = ""
 
     @property
     def waits(self) -> bool:
@@ -39,6 +46,27 @@ class Word:
         return not self.waits and not self.runs
 
 
+def environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment of each of Slurm's commands, the same for all, so that all speak of one cluster.
+
+    Raises:
+        UserError: the variables name several clusters, whose jobs could have the same id.
+    """
+    kept = {name: value for name, value in env.items() if name in CLUSTER or not name.startswith(OURS)}
+    if env.get("SBATCH_CLUSTERS"):  # sbatch prefers it to SLURM_CLUSTERS, the other commands do not know it
+        kept["SLURM_CLUSTERS"] = env["SBATCH_CLUSTERS"]
+    clusters = kept.get("SLURM_CLUSTERS", "")
+    if "," in clusters or clusters.strip() == "all":
+        raise UserError(f"SLURM_CLUSTERS={clusters}: must name one cluster")
+    return kept
+
+
+def queue() -> dict[str, Word] | None:
+    """Returns every job of this user that the controller knows, by id; None where it does not answer."""
+    text = _run(["squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i|%T|%r|%o"])
+    return None if text is None else _parsed(text)
+
+
 def states(ids: Sequence[str]) -> dict[str, Word]:
     """Returns what Slurm says of jobs (`12` or `12_3`); nothing where it does not answer.
 
@@ -48,15 +76,15 @@ def states(ids: Sequence[str]) -> dict[str, Word]:
     if not ids:
         return {}
     wanted = set(ids)
-    text = _run(["squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i|%T|%r"])
-    if text is None:
+    known = queue()
+    if known is None:
         return {}
-    found = _parsed(text, wanted)
-    left = [job for job in ids if job not in found]
+    found = {job: word for job, word in known.items() if job in wanted}
+    left = [job for job in ids if job not in found and ID.fullmatch(job)]
     for start in range(0, len(left), 500):  # a command line has its limits
         some = ",".join(left[start : start + 500])
         text = _run(["sacct", "-X", "--noheader", "--parsable2", "--format=JobID,State,Reason", f"--jobs={some}"])
-        found |= _parsed(text, wanted)
+        found |= {job: word for job, word in _parsed(text or "").items() if job in wanted}
     return found | {job: Word(GONE) for job in ids if job not in found}
 
 
@@ -65,13 +93,13 @@ def answers() -> bool:
     return _run(["squeue", "--me", "--noheader"]) is not None
 
 
-def _parsed(text: str | None, wanted: set[str]) -> dict[str, Word]:
+def _parsed(text: str) -> dict[str, Word]:
     found = {}
-    for line in (text or "").splitlines():
-        job, state, reason = [*line.split("|"), "", ""][:3]
-        if job in wanted and state:
+    for line in text.splitlines():
+        job, state, reason, script = [*line.split("|", 3), "", "", ""][:4]
+        if ID.fullmatch(job) and state:
             # sacct writes `CANCELLED by 0`; squeue gives `None` as the reason of a job that has none.
-            found[job] = Word(state.split()[0], "" if reason in ("None", "Unknown") else reason)
+            found[job] = Word(state.split()[0], "" if reason in ("None", "Unknown") else reason, script)
     return found
 
 
@@ -95,7 +123,9 @@ def cancel(ids: Sequence[str]) -> None:
     for start in range(0, len(ids), 500):
         command = ["scancel", *ids[start : start + 500]]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=PATIENCE, env=environment(os.environ)
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UserError(f"scancel: {error}") from error
         # Jobs that have ended meanwhile are no mistake.
@@ -108,7 +138,7 @@ def _run(command: list[str]) -> str | None:
     if shutil.which(command[0]) is None:
         return None
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment(os.environ))
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

@@ -133,13 +133,13 @@ def alive(run: Mapping[str, Any], workdir: Path) -> bool:
 
     On this host by its process id; one that began at another time, counted from the machine's start since clocks jump,
     is another one that got the same id (where that is not told: one younger than the file). On another host by the age
-    of its files.
+    of its files; a time that lies further in the future than clocks differ says nothing.
     """
     updated = timestamp(run.get("updated"))
     if run.get("host") != socket.gethostname():
         metrics = workdir / "metrics.jsonl"
-        newest = max(updated, metrics.stat().st_mtime if metrics.is_file() else 0.0)
-        return time.time() - newest < STALE
+        signs = (updated, metrics.stat().st_mtime if metrics.is_file() else 0.0)
+        return any(abs(time.time() - sign) < STALE for sign in signs)
     try:
         process = psutil.Process(int(run.get("pid") or 0))
         began, known = processes.began(process.pid), run.get("pid_began")

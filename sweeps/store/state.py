@@ -24,10 +24,12 @@ from configs.errors import ConfigError, UserError
 from sweeps.spec import chains, names, select
 from sweeps.spec.sweep import Run, Sweep
 from sweeps.store import lease, run_status
-from training.run_directory.files import read_json, write_json
+from training.run_directory.files import own, read_json, write_json
 
 SCHEMA = 1
 PRIVATE = ".sweep"  # locks and the workers' own output
+# What reading such a file raises where it is not as it was written.
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError)
 CANCEL = "cancel"  # a file in PRIVATE: a launcher that sees it stops
 
 
@@ -49,6 +51,7 @@ def launching(directory: Path) -> Iterator[None]:
     Raises:
         UserError: another launcher holds it.
     """
+    own(directory, PRIVATE, *(f"{PRIVATE}/{name}" for name in ("jobs", "locks", "ray", "slurm")), "report")
     private = directory / PRIVATE
     try:
         private.mkdir(parents=True, exist_ok=True)
@@ -71,8 +74,8 @@ def launching(directory: Path) -> Iterator[None]:
 def _owner(path: Path) -> str:
     try:
         who = json.loads(ordinary(path).read_text(encoding="utf-8"))
-        return f" (process {who['pid']} on {who['host']})"
-    except (OSError, ValueError, KeyError, TypeError):
+        return f" (process {int(who['pid'])} on {str(who['host'])[:100]})"
+    except UNREADABLE:
         return ""
 
 
@@ -83,7 +86,7 @@ def launcher(directory: Path) -> str:
         who = json.loads(ordinary(path).read_text(encoding="utf-8"))
         if who["host"] == socket.gethostname() and not psutil.pid_exists(int(who["pid"])):
             return ""
-    except (OSError, ValueError, KeyError, TypeError):
+    except UNREADABLE:
         return ""
     return _owner(path).strip(" ()")
 
@@ -117,6 +120,8 @@ def take_up(directory: Path, sweep: Sweep, now: str) -> Change:
     """
     if (directory / "run.json").exists():
         raise UserError(f"--out={directory}: is a run directory; a sweep needs a folder of its own")
+    _refuse_within(directory)
+    _refuse_links(directory, sweep.runs())
     path = directory / "sweep.json"
     earlier = read(directory) if path.exists() else {}
     if earlier and earlier.get("name") != sweep.name:
@@ -133,6 +138,27 @@ def take_up(directory: Path, sweep: Sweep, now: str) -> Change:
         added=tuple(name for name in after if name not in before) if earlier else (),
         dropped=tuple(name for name in before if name not in after),
     )
+
+
+def _refuse_within(directory: Path) -> None:
+    """Raises UserError where the directory lies in a run, or among what belongs to another sweep."""
+    here = directory.resolve()
+    for parent in here.parents:
+        if (parent / "run.json").is_file():
+            raise UserError(f"--out={directory}: lies in the run directory {parent}; choose a folder outside of it")
+        if (parent / "sweep.json").is_file() and here.relative_to(parent).parts[0] in ("runs", "report", PRIVATE):
+            raise UserError(f"--out={directory}: lies in the sweep directory {parent}; choose a folder outside of it")
+
+
+def _refuse_links(directory: Path, runs: list[Run]) -> None:
+    """Raises UserError where what a launch writes into is a link that leads out of the sweep directory."""
+    keys = sorted({run.key for run in runs})
+    arms = sorted({run.arm for run in runs})
+    own(directory, "runs", *(f"runs/{arm}" for arm in arms), *(f"runs/{key}" for key in keys))
+    for key in keys:
+        log = directory / "runs" / key / "log.txt"
+        if log.is_symlink():
+            raise UserError(f"{log}: is a link to {log.resolve()}; nothing is written through it")
 
 
 def record(directory: Path, sweep: Sweep, now: str) -> None:
@@ -298,7 +324,9 @@ def mark(workdir: Path, **values: Any) -> None:
     path = workdir / "run.json"
     try:
         before = json.loads(ordinary(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        if not isinstance(before, dict):
+            raise ValueError("no object")
+    except (OSError, ValueError, RecursionError):
         before = {"schema": SCHEMA}
     try:
         write_json(path, redaction.clean({**before, **values}))

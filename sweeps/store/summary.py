@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from configs.terminal import plain
+
 
 @dataclass
 class Summary:
@@ -11,6 +13,7 @@ class Summary:
     failed: dict[str, str] = field(default_factory=dict)
     diverged: dict[str, str] = field(default_factory=dict)
     eval_errors: dict[str, dict[str, str]] = field(default_factory=dict)
+    missing: dict[str, tuple[str, ...]] = field(default_factory=dict)  # evaluations without a result or an error
     busy: dict[str, str] = field(default_factory=dict)
     report_error: str = ""
     stopped_by: int | None = None
@@ -22,22 +25,28 @@ class Summary:
         """The exit code: 0; 1 where a run, an evaluation or the report failed; 128 + the signal that stopped it."""
         if self.stopped_by is not None:
             return 128 + self.stopped_by
-        return 1 if self.failed or self.eval_errors or self.busy or self.report_error else 0
+        return 1 if self.failed or self.eval_errors or self.missing or self.busy or self.report_error else 0
 
 
 def tell(summary: Summary, directory: Path) -> None:
     """Prints what went wrong, a line each, by name."""
     for key, error in summary.failed.items():
         log = directory / "runs" / key / "log.txt"
-        print(f"failed: {key}: {error}{f' (see {log})' if log.exists() else ''}")
+        _say(f"failed: {key}: {error}{f' (see {log})' if log.exists() else ''}")
     for key, error in summary.diverged.items():
-        print(f"diverged: {key}: {error}")
+        _say(f"diverged: {key}: {error}")
     for key, errors in summary.eval_errors.items():
         for name, error in errors.items():
-            print(f"evaluation failed: {key}: {name}: {error} (see {directory / 'runs' / key / 'log.txt'})")
+            _say(f"evaluation failed: {key}: {name}: {error} (see {directory / 'runs' / key / 'log.txt'})")
+    for key, names in summary.missing.items():
+        _say(f"not evaluated: {key}: {', '.join(names)} (the same command tries again)")
     for key, error in summary.busy.items():
-        print(f"left alone: {key}: {error}")
+        _say(f"left alone: {key}: {error}")
     if summary.not_begun:
-        print(f"{summary.not_begun} run{'s were' if summary.not_begun > 1 else ' was'} not begun (--on-failure=stop)")
+        _say(f"{summary.not_begun} run{'s were' if summary.not_begun > 1 else ' was'} not begun (--on-failure=stop)")
     if summary.stopped_by is not None:
-        print(f"{'cancelled' if summary.cancelled else 'stopped'}; the same command goes on with {directory}")
+        _say(f"{'cancelled' if summary.cancelled else 'stopped'}; the same command goes on with {directory}")
+
+
+def _say(line: str) -> None:
+    print(plain(line))

@@ -17,11 +17,13 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
+from configs.errors import UserError
 from report import build as building
-from report import files
+from report import compare, files
 from report.build import as_csv, build
 from report.charts import export
 from report.page import formats, table
+from report.reading import reproduce
 from report.reading.directories import read
 from tests.report import synthetic
 
@@ -293,7 +295,85 @@ def test_markdown_cells_cannot_break_out(evil: Path) -> None:
 
 def test_csv_holds_no_formula_and_no_nan() -> None:
     text = as_csv([{"arm": "=1+1", "loss": math.nan, "n": 3}, {"arm": "-x,y", "loss": 0.1 + 0.2, "n": 4}])
-    assert text == 'arm,loss,n\n\'=1+1,,3\n"-x,y",0.30000000000000004,4\n'
+    assert text == "arm,loss,n\n'=1+1,,3\n\"'-x,y\",0.30000000000000004,4\n"
+
+
+FORMULAS = ['=HYPERLINK("http://x","y")', "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1"]
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_no_csv_of_a_report_holds_a_formula(tmp_path: Path, formula: str) -> None:
+    arms = {formula: synthetic.config(1, kind=formula), "-0.5": synthetic.config(2)}
+    for index, name in enumerate(arms):
+        info = synthetic.run_json(0, attention_kernel=formula, error=formula, git_commit="-f", devices=5)
+        directory = tmp_path / "runs" / name.replace("/", "_") / "seed0"
+        synthetic.write_run(directory, info=info, evals={"loss": synthetic.loss_json(1.8 + index)})
+    study = synthetic.study_json(formula, arms, [0], evals=["loss"])
+    out = build(synthetic.write_sweep(tmp_path, [study], name=formula, title=formula, file=formula)).parent
+    read_back = {}
+    for name in ("table", "runs", "results", "metrics"):
+        with (out / f"{name}.csv").open(newline="") as file:
+            rows = list(csv.reader(file))
+        cells = [cell for row in rows for cell in row]
+        bad = [
+            cell for cell in cells if cell.startswith(formats.FORMULA) and not re.fullmatch(r"-?[\d.]+(e-?\d+)?", cell)
+        ]
+        assert not bad, name
+        read_back[name] = cells
+    if (tmp_path / "runs" / formula).exists():  # a name that can be a folder's
+        assert "'" + formula.replace("\r", "\n") in read_back["runs"] and "-0.5" in read_back["runs"]
+    assert "git checkout" not in (out / "index.html").read_text()
+
+
+def test_a_commit_that_is_none_is_no_option_of_git(tmp_path: Path) -> None:
+    for commit, there in (("-f", False), ("--orphan=x", False), ("0123456789abcdef", True), ("HEAD; rm", False)):
+        folder = tmp_path / str(len(commit))
+        run = synthetic.write_run(folder, info=synthetic.run_json(0, git_commit=commit), evals={})
+        sweep = read(run)
+        lines = reproduce.commands(sweep, sweep.studies[0].arms[0].runs[0], [])
+        assert (f"git checkout {commit}" in lines) is there
+
+
+@pytest.mark.parametrize("devices", [5, "cpu", [], [None], [7], {"0": 1}, None, [{"kind": ["x"]}]])
+def test_devices_that_are_none_are_left_out(tmp_path: Path, devices: object) -> None:
+    run = synthetic.write_run(tmp_path / "mine", info=synthetic.run_json(0, devices=devices), evals={})
+    assert build(run).exists()
+
+
+@pytest.mark.parametrize("name", ["nul\0.svg", "../victim.svg", ".", "..", "", "mine.txt", "folder.svg", "[" * 99999])
+def test_what_the_last_build_is_said_to_have_written_is_not_believed(tmp_path: Path, name: str) -> None:
+    run = synthetic.write_run(tmp_path / "mine", info=synthetic.run_json(0), evals={})
+    out = build(run).parent
+    (run / "victim.svg").write_text("kept")
+    (out / "mine.txt").write_text("kept")
+    (out / "folder.svg").mkdir()
+    (out / "old.svg").write_text("")
+    (out / "files.json").write_text(name if name.startswith("[") else json.dumps([name, "old.svg"]))
+    build(run)
+    assert (run / "victim.svg").exists() and (out / "mine.txt").exists() and (out / "folder.svg").is_dir()
+    assert (out / "old.svg").exists() is name.startswith("[")
+
+
+def test_a_report_is_not_written_through_a_link(tmp_path: Path) -> None:
+    run = synthetic.write_run(tmp_path / "mine", info=synthetic.run_json(0), evals={})
+    (tmp_path / "outside").mkdir()
+    (run / "report").symlink_to(tmp_path / "outside")
+    with pytest.raises(UserError, match="report: is a link to"):
+        build(run)
+    assert not list((tmp_path / "outside").iterdir())
+
+
+def test_a_comparison_printed_steers_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steering = "\x1b[31m\u202egpj"
+    for name in ("a", "b"):
+        study = synthetic.study_json("s", {name: synthetic.config(1)}, [0], title=steering, question=steering)
+        synthetic.write_run(
+            tmp_path / name / "runs" / name / "seed0", info=synthetic.run_json(0, dtype=steering), evals={}
+        )
+        synthetic.write_sweep(tmp_path / name, [study], name=steering, title=steering)
+    compare.main([str(tmp_path / "a"), str(tmp_path / "b")])
+    shown = capsys.readouterr().out
+    assert not {"\x1b", "\u202e"} & set(shown) and r"\u202egpj" in shown
 
 
 def test_runs_that_are_not_done_are_listed_with_their_error(evil: Path) -> None:

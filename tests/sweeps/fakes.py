@@ -117,6 +117,17 @@ def evaluate(workdir, evals):
     write_json(workdir / "eval" / f"{name}.json", {"eval": name, "began": began, "ended": time.time()})
 
 
+def evaluate_nothing(workdir, evals):
+    """An evaluation that ends well and leaves no result."""
+    note(workdir, evals[0])
+
+
+def evaluate_long(workdir, evals):
+    """An evaluation that is at work until it is interrupted."""
+    note(workdir, evals[0])
+    time.sleep(100)
+
+
 def evaluate_well(workdir, evals):
     """An evaluation that no longer fails."""
     note(workdir, evals[0])

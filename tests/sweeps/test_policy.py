@@ -216,7 +216,8 @@ def test_status_shows_the_end_of_a_failed_runs_log(tmp_path, capsys):
     assert status.main([str(tmp_path / "out"), "--log=3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-4:] == [
-        f"raise/seed0: the end of {log}:", "    RuntimeError: no such luck", "    second line", "    100% [2J done",
+        f"raise/seed0: the end of {log}:", "    RuntimeError: no such luck", "    second line",
+        r"    100% \x1b[2J done",
     ]  # fmt: skip
     assert status.main([str(tmp_path / "out"), "--log=0"]) == 0
     assert "the end of" not in capsys.readouterr().out

@@ -11,7 +11,7 @@ import pytest
 from configs.errors import UserError
 from sweeps import cancel, launch, status
 from sweeps.execution.policy import Policy
-from sweeps.launchers import engines, slurm, squeue
+from sweeps.launchers import engines, slurm_options, squeue
 from sweeps.launchers.squeue import Word
 from sweeps.spec import expand
 from sweeps.store import jobs, state
@@ -80,7 +80,7 @@ def test_a_sweep_is_one_array_each_run_once_and_is_finished_by_another_launcher(
         "raise/seed0": "no such luck", "kill/seed0": "FAILED, killed by signal 9", "once/seed0": "FAILED, exit code 1",
     }  # fmt: skip
     assert list(summary.diverged) == ["diverge/seed0"]
-    (script,) = (tmp_path / "out/.sweep/slurm").glob("*_submission.sh")
+    (script,) = (tmp_path / "out/.sweep/slurm").glob("*/*_submission.sh")
     given = {line.removeprefix("#SBATCH --") for line in script.read_text().splitlines() if line.startswith("#SBATCH")}
     assert {"array=0-4%5", "partition=main", "time=60", "cpus-per-task=1", "mem=500M", "nice=5", "requeue"} <= given
     assert "signal=USR2@120" in given and "--cpus-per-task=1" in script.read_text().splitlines()[-1]
@@ -98,7 +98,7 @@ def test_a_sweep_is_one_array_each_run_once_and_is_finished_by_another_launcher(
 def test_jobs_go_on_without_their_launcher_and_the_next_one_takes_them_up(cluster, ended, tmp_path):
     process, sweep = started(tmp_path, ["brief-a", "brief-b", "a"])
     # One may be at work before the launcher has written down the others.
-    until(lambda: len(list((tmp_path / "out/.sweep/slurm").glob("*_submitted.pkl"))) == 3)
+    until(lambda: len(list((tmp_path / "out/.sweep/slurm").glob("*/*_submitted.pkl"))) == 3)
     until(lambda: at_work(tmp_path, "brief-a"))
     process.kill()
     process.communicate()
@@ -113,7 +113,7 @@ def test_what_waits_in_the_queue_shows_is_left_alone_by_others_and_taken_back(cl
     process.send_signal(signal.SIGINT)
     told = process.communicate(timeout=120)[0]
     assert process.returncode == 130 and "3 runs left to slurm" in told
-    board = status.standings(tmp_path / "out")
+    board, _ = status.standings(tmp_path / "out")
     assert board["a/seed0"].status == "waiting"
     assert board["a/seed0"].note == f"queued: slurm job {ids['a/seed0']} (JobHeldUser)"
     summary = run(tmp_path, sweep, "local")
@@ -161,7 +161,7 @@ def test_a_run_that_is_requeued_is_saved_and_goes_on_without_a_launcher(cluster,
     for job in ids.values():  # Slurm would wait two minutes; in the same second its own credential fails
         subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now+3"], check=True)
     assert run(tmp_path, sweep).code == 0
-    assert len(list((tmp_path / "out/.sweep/slurm").glob("*_submitted.pkl"))) == 2  # nothing was queued anew
+    assert len(list((tmp_path / "out/.sweep/slurm").glob("*/*_submitted.pkl"))) == 2  # nothing was queued anew
     for arm in ("brief-a", "brief-b"):
         first, last = steps(tmp_path, arm)
         assert 0 < first < last == 25
@@ -244,13 +244,13 @@ def test_how_many_processes_slurm_started(given, wanted, monkeypatch):
     ("90", 90), ("90:30", 91), ("4:00:00", 240), ("1-0", 1440), ("2-12", 3600), ("1-01:30", 1530), ("0-0:10:01", 11),
 ])  # fmt: skip
 def test_time_limits_as_sbatch_takes_them(text, wanted):
-    assert slurm.minutes(text) == wanted
+    assert slurm_options.minutes(text) == wanted
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0", "4h", "1:2:3:4", "-1"])
 def test_what_is_no_time_limit_is_refused(text):
     with pytest.raises(UserError, match="--time="):
-        slurm.minutes(text)
+        slurm_options.minutes(text)
 
 
 RECORD = Record("slurm", "12_3", "a", 0, "", "")

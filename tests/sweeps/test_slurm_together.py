@@ -11,7 +11,7 @@ import pytest
 from bench.devices import losses
 from sweeps import launch
 from sweeps.execution.policy import Policy
-from sweeps.launchers import engines, slurm, squeue
+from sweeps.launchers import engines, slurm, slurm_options, squeue
 from sweeps.spec import expand
 from sweeps.store import jobs
 from tests.cluster.slurm import require
@@ -28,10 +28,10 @@ def get_sweep():
 
 
 def test_the_tasks_of_a_run_are_asked_for() -> None:
-    found = slurm._parameters(Path("out"), slurm.Options(ntasks=4, nodes=2, cpus=3))
+    found = slurm_options.parameters(Path("out"), slurm.Options(ntasks=4, nodes=2, cpus=3))
     assert (found["nodes"], found["ntasks_per_node"]) == (2, 2)
     assert found["srun_args"] == ["--cpus-per-task=3", "--wait=0"]
-    assert slurm._parameters(Path("out"), slurm.Options())["srun_args"] == []
+    assert slurm_options.parameters(Path("out"), slurm.Options())["srun_args"] == []
 
 
 @pytest.mark.slow

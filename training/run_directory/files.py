@@ -11,19 +11,7 @@ from typing import Any, Literal
 
 from configs.documents import ordinary
 from configs.documents import read_json as read_json
-from configs.errors import UserError
-
-
-def own(folder: Path, *names: str) -> None:
-    """Makes sure that what is written below a folder stays there.
-
-    Raises:
-        UserError: one of `names` in it is a link that leads out of it.
-    """
-    for name in names:
-        path = folder / name
-        if path.is_symlink() and folder.resolve() not in path.resolve().parents:
-            raise UserError(f"{path}: is a link to {path.resolve()}, outside; nothing is written through it")
+from configs.folders import own as own
 
 
 @contextmanager
