@@ -71,7 +71,7 @@ def test_a_run_that_does_not_hear_is_ended(tmp_path, monkeypatch):
     code = """
 import os, sys, time
 sys.path.insert(0, %r)
-from sweeps.deadline import Deadline
+from sweeps.execution.deadline import Deadline
 with Deadline(0.2, saving=0.3):
     while True:
         try:
