@@ -134,7 +134,7 @@ def test_an_engines_option_with_no_meaning_is_refused(tmp_path, options, told):
 
 # --- who has a run -------------------------------------------------------------------------------------------------
 
-HOLD = "import sys, time; sys.path.insert(0, sys.argv[1])\nfrom pathlib import Path\nfrom sweeps import lease\n"
+HOLD = "import sys, time; sys.path.insert(0, sys.argv[1])\nfrom pathlib import Path\nfrom sweeps.store import lease\n"
 HOLD += "lease.LEASE = float(sys.argv[3])\nwith lease.hold(Path(sys.argv[2])):\n    print('held', flush=True)\n"
 HOLD += "    time.sleep(60)\n"
 
