@@ -21,8 +21,9 @@ from configs.documents import ordinary
 from configs.errors import UserError
 from configs.folders import own
 from report import live
-from report.charts import export, grid, heads, lengths, profile, selection, training
+from report.charts import export, grid, heads, ladder, lengths, profile, selection, training
 from report.charts.figures import Figure
+from report.claims.ladder import claimed
 from report.files import write
 from report.page import html, table
 from report.page.formats import inert, slug
@@ -105,6 +106,7 @@ def figures(study: Study) -> list[Figure]:
         *training.costs(study),
         profile.where_time_goes(study),
         selection.loss_by_value(study),
+        *ladder.figures(study, claimed(study)),
         lengths.loss_by_scaling(study),
         lengths.retrieval_by_scaling(study),
         grid.retrieval_by_pairs(study),

@@ -50,6 +50,8 @@ def cost(study: Study, arm: Arm, target: Target, names: Sequence[str], known: Kn
     with platform.compiling_for(target.platform):
         element = plan_programs.programs.element_bytes(config)
     tokens, flops = budget(config, lambda length: counting.flops_per_token(config.model, length)["value"])
+    if config.init_state == "branch" and tokens and flops:  # the rest is the longer run's
+        tokens, flops = round(tokens * config.optimizer.decay_share), flops * config.optimizer.decay_share
     start = time.perf_counter()
     largest = with_largest_stage(config)
     for name in names:

@@ -67,6 +67,16 @@ class Results:
     refused: str = ""
 
 
+def claimed(study: Study) -> Results | None:
+    """Returns what the study's ladder shows, worked out once a study; None for a study without one."""
+    if study.ladder is None:
+        return None
+    if "_ladder" not in vars(study):
+        vars(study)["_ladder"] = results(study)
+    found: Results = vars(study)["_ladder"]
+    return found
+
+
 def results(study: Study) -> Results:
     """Returns what a study with a ladder shows."""
     ladder, reference = study.ladder, reference_arm(study)

@@ -107,6 +107,7 @@ _LATEX = {
     "\N{PLUS-MINUS SIGN}": r"$\pm$",
     "\N{MULTIPLICATION SIGN}": r"$\times$",
     "\N{GREATER-THAN OR EQUAL TO}": r"$\ge$",
+    "\N{LESS-THAN OR EQUAL TO}": r"$\le$",
     "\N{GREEK CAPITAL LETTER DELTA}": r"$\Delta$",
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
 }

@@ -17,6 +17,7 @@ from report.charts import export, theme
 from report.charts.figures import Figure, loggable
 from report.claims import words
 from report.claims.comparable import reference_arm
+from report.claims.ladder import claimed, sentences
 from report.page.formats import slug
 from report.page.table import Table
 from report.reading import reproduce
@@ -124,6 +125,7 @@ def _study(sweep: Sweep, table: Table, drawn: Drawn, index: int, out: Path) -> d
         "scalings": first,
         "more_scalings": rest,
         "comparability": words.comparability(study),
+        "ladder": [] if (climbed := claimed(study)) is None else sentences(climbed),
         "arms": [_switch(arm, place) for place, arm in enumerate(study.arms)],
         "reference": getattr(reference_arm(study), "name", ""),
         "figures": [_figure(name, figure, image) for figure, image in drawn],

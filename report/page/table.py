@@ -1,6 +1,7 @@
 """The table of arms: as rows of raw numbers (CSV), and as formatted cells for the page, Markdown and LaTeX."""
 
 import math
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from report.claims.comparable import Mark, agreements, marks, matched, reference
 from report.claims.comparing import Comparison, comparisons
 from report.page import formats
 from report.page.formats import DASH, PLUS_MINUS, decimals, fixed, interval, percent
+from report.reading import target
 from report.reading.directories import Arm, Study, dig
 from report.reading.measures import (
     TRAINED,
@@ -60,6 +62,7 @@ class Column:
 
 
 LOSS = "eval/loss.json:loss"
+AT_MOST = "\N{LESS-THAN OR EQUAL TO}"
 AT_LEAST = "\N{GREATER-THAN OR EQUAL TO}"
 RETRIEVAL = "eval/retrieval.json:by_length"
 EFFECTIVE = "eval/retrieval.json:effective_length.accuracy"
@@ -103,6 +106,9 @@ def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]
     if _asked(study, "loss"):
         columns += [Column("loss", "val. loss", f"{loss_unit(study)}, 95% interval", source=LOSS)]
         columns += [_DIFFERENCE] if compared else []
+    if math.isfinite(study.target):
+        goal = f"tokens to a loss of {study.target:g}, median"
+        columns += [Column("target", "to target", goal, source="metrics.jsonl:val_loss")]
     if len(study.arms) > 1:
         columns += [Column("comparable", "like for like", numeric=False, paper=False)]
     if _asked(study, "loss") and not answers(study):
@@ -143,6 +149,7 @@ def _cells(
         "arm": Cell(arm.name, sort=arm.name),
         "loss": _estimate(loss(arm), _why(arm, "loss")),
         "difference": _difference(study, arm, compared),
+        "target": _target(study, arm),
         "bits": _estimate(bits_per_byte(arm), _why(arm, "loss")),
         "retrieval": Cell(DASH, why=_why(arm, "retrieval")),
         "effective": _effective(arm),
@@ -165,6 +172,28 @@ def _cells(
         elsewhere = f"{arm.name}: retrieval not evaluated at {length:g} tokens"
         cells[f"retrieval {length:g}"] = _share(share, elsewhere if retrieval_points(arm) else _why(arm, "retrieval"))
     return cells
+
+
+def _target(study: Study, arm: Arm) -> Cell:
+    """Returns the median of tokens to the target loss, with the steps and how many runs reached it below."""
+    if not math.isfinite(study.target):
+        return Cell(DASH)
+    found = target.of_arm(arm, study.target)
+    if not found:
+        return Cell(DASH, why=_why(arm, "") if not arm.done else f"{arm.name}: no val_loss in metrics.jsonl")
+    reached = sum(not one.censored for one in found)
+    counts = f"{reached} of {len(found)} reached"
+    tokens, steps = target.median(found, "tokens"), target.median(found, "steps")
+    if math.isinf(tokens):
+        until = min(one.until for one in found if one.censored)
+        return Cell("not reached", f"by step {until:g}, {counts}", sys.float_info.max)
+    at_most = AT_MOST if all(one.first for one in found if not one.censored) else ""
+    return Cell(f"{at_most}{formats.count(tokens)}", f"{steps:,.0f} steps, {counts}", tokens)
+
+
+def _median_to(found: list[target.Reached], what: str) -> float | str:
+    value = target.median(found, what)
+    return "not reached" if math.isinf(value) else value
 
 
 def _threshold(study: Study) -> str:
@@ -315,6 +344,14 @@ def _raw(
         row[f"retrieval_{length:g}_high"] = share.high
         row[f"retrieval_{length:g}_examples"] = share.examples
         row[f"retrieval_{length:g}_interval_over"] = share.over
+    if math.isfinite(study.target):
+        reached = target.of_arm(arm, study.target)
+        row |= {
+            "target_loss": study.target,
+            "target_reached": sum(not one.censored for one in reached),
+            "target_not_reached": sum(one.censored for one in reached),
+            **{f"{what}_to_target": _median_to(reached, what) for what in ("steps", "tokens")},
+        }
     lasting = effective_lengths(arm)[0]
     row["effective_length"] = lasting[(len(lasting) - 1) // 2][0] if lasting else math.nan
     row |= {f"heads_{key}": heads.number_of(arm, measure) for key, *_, measure, _ in heads.SHOWN}

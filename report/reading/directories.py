@@ -101,6 +101,7 @@ class Study:
     looked: list[int] = field(default_factory=list)  # numbers of seeds at which a fixed list was looked at before now
     family: "list[Study]" = field(default_factory=list, repr=False, compare=False)  # studies reported together
     ladder: Ladder | None = None
+    target: float = math.nan  # validation loss, nats, to which steps and tokens are measured
 
     def arm(self, name: str | None) -> Arm | None:
         """Returns the arm of that name, or None."""
@@ -207,7 +208,7 @@ class _Reader:
         looked = [whole(one, 0) for one in items(raw, "looked")]
         return Study(
             name, title, text(raw.get("question")), baseline, evals, arms, seeds, solved=solved, plan=plan,
-            care=plan.care if plan else care, looked=looked,
+            care=plan.care if plan else care, looked=looked, target=number(raw.get("target")),
         )  # fmt: skip
 
     def selected(self, given: list[tuple[dict[str, Any], Study]]) -> list[Study]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from report.reading import target
 from report.reading.directories import Arm, Run, Study, Sweep, dig, items, number, text
 from report.reading.measures import bounds, loss_points, retrieval_points, sliding_points
 from report.reading.settings import config_of, settings
@@ -43,6 +44,7 @@ def results(sweep: Sweep) -> pd.DataFrame:
         if run.status == "done":
             rows += [{"study": study.name, "arm": arm.name, "seed": run.seed, **row} for row in _single(run)]
             rows += [{"study": study.name, "arm": arm.name, "seed": run.seed, **row} for row in _positions(run)]
+            rows += [{"study": study.name, "arm": arm.name, "seed": run.seed, **row} for row in _target(study, run)]
     for study in sweep.studies:
         for arm in study.arms:
             rows += [{"study": study.name, "arm": arm.name, **row} for row in _points(arm)]
@@ -93,6 +95,19 @@ def _single(run: Run) -> Iterator[dict[str, Any]]:
         if math.isfinite(value):
             low, high = bounds(dig(run.evals.get(evaluation), *ends)) if ends else (math.nan, math.nan)
             yield {"measure": measure, "unit": unit, "value": value, "low": low, "high": high}
+
+
+def _target(study: Study, run: Run) -> Iterator[dict[str, Any]]:
+    """Yields steps and tokens to the target loss; of a run that did not reach it infinity, above what was trained."""
+    found = target.of_run(run, study.target) if math.isfinite(study.target) else None
+    if found is not None:
+        yield {"measure": "steps_to_target", "unit": "steps", "value": found.steps, "low": _reached(found, found.until)}
+        tokens = number(run.info.get("tokens"))
+        yield {"measure": "tokens_to_target", "unit": "tokens", "value": found.tokens, "low": _reached(found, tokens)}
+
+
+def _reached(found: target.Reached, until: float) -> float:
+    return until if found.censored else math.nan
 
 
 def _positions(run: Run) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,9 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
+from scipy import special
+
 from report.page.formats import listed
 from report.reading.directories import Arm, Study, dig, number, text
 from report.reading.measures import from_eval
@@ -42,6 +45,73 @@ def chosen(study: Study, arm: str) -> float:
     return number(study.selection.choices.get(arm, {}).get("value")) if study.selection else math.nan
 
 
+@dataclass(frozen=True)
+class Vertex:
+    """The minimum of a quadratic in ln(value) through the losses around the best value of the grid.
+
+    `value` is nan where `refused` says why; `low` and `high`, its 95% interval over selection seeds, with one seed.
+    """
+
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    refused: str = ""
+
+
+NEAR = 2  # values of the grid on each side of the best that the quadratic is fitted to
+
+
+def vertex(study: Study, arm: str) -> Vertex:
+    """Returns where an arm's loss is lowest over ln(value), between the grid's values.
+
+    The quadratic is fitted to the mean over selection seeds at the best value and the NEAR ones on each side. The
+    interval is Student's t over the seeds, each of which moves the vertex by its own coefficients (to first order).
+    """
+    tried = [one for one in trials(study) if one.arm == arm and one.value > 0]
+    shown = [one for one in tried if math.isfinite(one.mean)]
+    if len(shown) < 3:
+        return Vertex(refused="fewer than three values are measured")
+    best = min(range(len(shown)), key=lambda place: (shown[place].mean, shown[place].value))
+    if best in (0, len(shown) - 1):
+        return Vertex(refused=f"the best value, {shown[best].value:g}, is at the grid's edge")
+    near = shown[max(0, best - NEAR) : best + NEAR + 1]
+    seeds = sorted(set.intersection(*(set(one.losses) for one in near)))
+    if not seeds:
+        return Vertex(refused="no seed has tried every value")
+    middle = math.log(shown[best].value)
+    x = np.array([math.log(one.value) - middle for one in near])
+    bends, slopes, _ = np.polyfit(x, np.array([[one.losses[seed] for seed in seeds] for one in near]), 2)
+    bend, slope = float(bends.mean()), float(slopes.mean())
+    if not bend > 0:
+        return Vertex(refused="the losses around the best value do not bend upwards")
+    at = -slope / (2 * bend)
+    if not x[0] <= at <= x[-1]:
+        return Vertex(refused="the lowest point lies outside of the values it is fitted to")
+    moved = -(slopes - slope) / (2 * bend) + slope * (bends - bend) / (2 * bend**2)
+    half = math.nan
+    if len(seeds) > 1:
+        error = float(moved.std(ddof=1)) / math.sqrt(len(seeds))
+        half = float(special.stdtrit(len(seeds) - 1, 0.975)) * error
+    value, low, high = (math.exp(min(700.0, middle + at + side)) for side in (0.0, -half, half))
+    return Vertex(value, low, high)
+
+
+def vertices(study: Study) -> str:
+    """Returns each arm's vertex in words, with its interval and the grid's best beside it; empty without selection."""
+    if study.selection is None:
+        return ""
+    parts = []
+    for arm in study.arms:
+        found, best = vertex(study, arm.name), chosen(study, arm.name)
+        if found.refused:
+            parts.append(f"{arm.name} none ({found.refused})")
+        else:
+            ends = f" [{found.low:.3g}, {found.high:.3g}]" if math.isfinite(found.low) else ""
+            parts.append(f"{arm.name} {found.value:.3g}{ends} (grid's best {best:g})")
+    field = study.selection.field
+    return f"Where a quadratic in ln({field.rsplit('.', 1)[-1]}) is lowest: {listed(parts)}." if parts else ""
+
+
 def preface(study: Study) -> str:
     """Returns how the study chose its hyperparameter, in words; empty where it chose none."""
     if study.selection is None:
@@ -50,7 +120,8 @@ def preface(study: Study) -> str:
     values = [(arm.name, chosen(study, arm.name)) for arm in study.arms]
     told = listed([f"{name} {value:g}" for name, value in values if math.isfinite(value)]) or "none yet"
     noun = "seed" if len(study.selection.seeds) == 1 else "seeds"
-    return f"{field} was chosen for each arm on {noun} {seeds} ({told}) and is reported on other seeds."
+    words = f"{field} was chosen for each arm on {noun} {seeds} ({told}) and is reported on other seeds."
+    return f"{words} {vertices(study)}".strip() if trials(study) else words
 
 
 def warnings(study: Study, arm: Arm) -> list[tuple[str, str]]:

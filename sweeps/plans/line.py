@@ -12,7 +12,7 @@ class Line:
     """What one arm costs. Parameters, FLOPs and KV bytes are exact counts.
 
     Attributes:
-        tokens, flops: of one run's training, where the budget tells them.
+        tokens, flops: of one run's training, where the budget tells them; of a branch, of its decay alone.
         runs: how many seeds.
         programs: what the compiler says, by program (`PROGRAMS` of sweeps.plan).
         match: how near the arm came to what the sweep file has it match, as sweep.json holds it.

@@ -1,5 +1,6 @@
 """A sweep file as it is given: split into its studies, and everything checked that can be before arms are built."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ INHERITED = (
     "seeds",
     "select",
     "solved",
+    "target",
     "evals",
 )  # beside `studies`, each study has them
 SHARED_KEYS = ("title", "question", "fixed", "derived", *INHERITED)
@@ -101,6 +103,9 @@ def check_study(draft: Draft, overrides: Mapping[str, Any]) -> list[str]:
     problems += _check_evals(given.get("evals", ["loss"]), f"{where}evals")
     problems += names.check_template(given.get("arm"), f"{where}arm")
     problems += _check_solved(given.get("solved"), f"{where}solved")
+    target = 1.0 if given.get("target") is None else given["target"]
+    if isinstance(target, bool) or not isinstance(target, int | float) or not 0 < target < math.inf:
+        problems.append(f"{where}target = {target!r}: must be a validation loss in nats, above 0")
     problems += conditions.check(given.get("where"), f"{where}where")
     for key in ("title", "question", "baseline"):
         if not isinstance(given.get(key), str | None):

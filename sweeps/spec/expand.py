@@ -16,15 +16,16 @@ A sweep file has `get_sweep()`, which returns a dictionary:
         select=dict(field="optimizer.learning_rate", values=[1e-3, 3e-3], seeds=[100]),  # see sweeps/spec/select.py
         ladder=dict(by="budget.amount", values=[500, 1000, 2000]),  # gains in compute; see sweeps/spec/ladder.py
         baseline="h4",                                        # the arm others are compared with
+        target=2.2,                                           # nats: the report tells steps and tokens to this loss
         solved=dict(accuracy=0.9, loss=0.2),                  # for tasks that jump; see report/statistics/solving.py
         evals=["loss", "throughput"],                         # run after training
     )
 
 or `dict(name=..., studies={"heads": {...}, "windows": {...}})`, where each study is such a dictionary, and `base`,
-`fixed`, `derived`, `arm`, `where`, `ladder`, `match`, `seeds`, `select`, `solved` and `evals` beside `studies` hold for
-all of them. Arm names are unique over all studies, because they name folders, and an arm may continue another one's
-runs (`init_from = "arm:NAME"`, see sweeps/spec/chains.py). Command-line overrides hold for every arm; they come after
-`fixed` and the axes and before `derived`, so that derived fields follow them.
+`fixed`, `derived`, `arm`, `where`, `ladder`, `match`, `seeds`, `select`, `solved`, `target` and `evals` beside
+`studies` hold for all of them. Arm names are unique over all studies, because they name folders, and an arm may
+continue another one's runs (`init_from = "arm:NAME"`, see sweeps/spec/chains.py). Command-line overrides hold for every
+arm; they come after `fixed` and the axes and before `derived`, so that derived fields follow them.
 """
 
 import copy
@@ -200,6 +201,7 @@ def _study(draft: Draft, arms: list[Arm]) -> Study:
         seeds=tuple(given.get("seeds", (0,))),
         arms=tuple(arms),
         solved=dict(given.get("solved") or {}),
+        target=given.get("target"),
         select=select.of(given.get("select")),
     )
 

@@ -133,6 +133,7 @@ class Study:
     select: Selection | None = None
     selects_for: str = ""
     choices: dict[str, Choice] = field(default_factory=dict)
+    target: float | None = None
     ladder: Ladder | None = None
     rung: float | None = None
     rung_of: str = ""

@@ -184,6 +184,7 @@ def describe(sweep: Sweep, created: str, updated: str) -> dict[str, Any]:
             "selects_for": study.selects_for,
             "ladder": study.ladder and study.ladder.described(),
             "rung": study.rung,
+            "target": study.target,
             "rung_of": study.rung_of,
             "arms": [
                 {

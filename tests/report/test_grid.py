@@ -9,7 +9,8 @@ import pytest
 
 from report.charts import grid, lengths
 from report.page import table
-from report.reading.directories import frames, read
+from report.reading import frames
+from report.reading.directories import read
 from report.reading.measures import pooled, retrieval_points
 from report.statistics.intervals import wilson
 from tests.report.synthetic import loss_json, losses

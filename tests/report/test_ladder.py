@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from report import ladder
+from report import build, ladder
+from report.charts import ladder as charts
 from report.claims import ladder as claims
 from report.reading.directories import read
 from report.statistics import gains
@@ -211,3 +212,14 @@ def test_a_sweep_without_a_ladder_is_refused_by_name(tmp_path: Path) -> None:
     synthetic.losses(tmp_path, {"h1": [1.8, 1.9, 1.8], "h4": [1.5, 1.6, 1.7]})
     with pytest.raises(UserError, match="has no ladder; a sweep file asks for one"):
         ladder.main([str(tmp_path)])
+
+
+def test_the_page_has_a_section_and_figures_of_the_ladder(tmp_path: Path) -> None:
+    page = build.build(write(tmp_path)).read_text()
+    assert "<h3>Gain in compute</h3>" in page and "the ranking survives scale" in page
+    assert {"ladder.svg", "gain.svg", "ladder.pdf"} <= {path.name for path in (tmp_path / "report").iterdir()}
+    (study,) = read(tmp_path).studies
+    found = claims.claimed(study)
+    one, two = charts.figures(study, found)
+    assert len(one.spec["datasets"]["seeds"]) == 24 and len(two.spec["datasets"]["gains"]) == 3
+    assert "Not drawn, outside of the baseline's losses: fast at amount 400" in two.caption

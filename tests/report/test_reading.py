@@ -16,7 +16,8 @@ from report.charts import lengths, training
 from report.claims import words
 from report.page import table
 from report.page.html import settings
-from report.reading.directories import Sweep, frames, read
+from report.reading import frames
+from report.reading.directories import Sweep, read
 from tests.report import synthetic
 
 

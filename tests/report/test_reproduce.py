@@ -8,7 +8,8 @@ import pytest
 from configs.errors import UserError
 from report import build
 from report.page import table
-from report.reading.directories import read, reproduce
+from report.reading import reproduce
+from report.reading.directories import read
 from report.reading.settings import settings
 from tests.report import synthetic
 

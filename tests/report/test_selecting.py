@@ -11,7 +11,8 @@ from report import build
 from report.charts import selection
 from report.claims import words
 from report.claims.comparable import marks
-from report.reading.directories import Study, read, selecting
+from report.reading import selecting
+from report.reading.directories import Study, read
 from tests.report import synthetic
 
 LOSSES = {"h1": {0.001: 2.0, 0.01: 1.8, 0.1: None}, "h4": {0.001: 1.9, 0.01: 1.7, 0.1: 1.6}}
@@ -97,3 +98,54 @@ def test_runs_that_were_not_trained_with_what_was_chosen_are_named(tmp_path: Pat
     (mark,) = marks(study)["h4"]
     assert mark.words == "runs of h4 trained with optimizer.learning_rate 0.01, not the 0.1 chosen"
     assert math.isnan(selecting.chosen(study, "h9"))
+
+
+def selected(directory: Path, losses: dict[float, list[float]], best: float) -> Study:
+    """Writes one arm whose values were tried with these losses, one a selection seed."""
+    synthetic.losses(directory, {"h1": [1.0, 1.1], "h4": [1.0, 1.1]})
+    sweep = json.loads((directory / "sweep.json").read_text())
+    (study,) = sweep["studies"]
+    tried: dict[str, Any] = study | {"name": "tried", "baseline": None, "seeds": [7, 8], "arms": []}
+    tried["selects_for"] = study["name"]
+    for value, each in losses.items():
+        name = f"h1@learning_rate={value}"
+        overrides = {"optimizer.learning_rate": value}
+        tried["arms"].append({"name": name, "overrides": overrides, "config": study["arms"][0]["config"]})
+        for seed, loss in zip((7, 8), each, strict=True):
+            measured = {"loss": synthetic.loss_json(loss)}
+            run = directory / "runs" / name / f"seed{seed}"
+            synthetic.write_run(run, info=synthetic.run_json(seed), evals=measured, lines=[])
+    study["select"] = {"field": "optimizer.learning_rate", "seeds": [7, 8], "choices": {"h1": {"value": best}}}
+    sweep["studies"] = [tried, study]
+    (directory / "sweep.json").write_text(json.dumps(sweep))
+    return read(directory).studies[0]
+
+
+def test_the_vertex_of_a_quadratic_is_found_between_the_grids_values(tmp_path: Path) -> None:
+    at = 0.004
+
+    def losses(value: float) -> list[float]:
+        off = math.log(value / at)
+        return [2 + 0.1 * (off - 0.1) ** 2, 2.05 + 0.1 * (off + 0.1) ** 2]  # seeds whose own vertices lie apart
+
+    grid = [0.001, 0.003, 0.01, 0.03]
+    study = selected(tmp_path, {value: losses(value) for value in grid}, 0.003)
+    found = selecting.vertex(study, "h1")
+    assert found.value == pytest.approx(at, rel=1e-6) and not found.refused
+    assert found.low < at * math.exp(-0.1) and found.high > at * math.exp(
+        0.1
+    )  # two seeds: t with one degree of freedom
+    assert "h1 0.004 [" in selecting.preface(study) and "(grid's best 0.003)" in selecting.preface(study)
+
+
+@pytest.mark.parametrize(
+    "losses, says",
+    [
+        ({0.001: 2.0, 0.003: 1.9, 0.01: 1.8}, "at the grid's edge"),
+        ({0.001: 2.0, 0.003: 1.9}, "fewer than three values"),
+        ({0.001: 2.0, 0.003: 2.0, 0.01: 2.0, 0.03: 2.0}, "at the grid's edge"),
+    ],
+)
+def test_a_vertex_that_cannot_be_known_is_refused(tmp_path: Path, losses: dict[float, float], says: str) -> None:
+    study = selected(tmp_path, {value: [loss, loss] for value, loss in losses.items()}, 0.003)
+    assert says in selecting.vertex(study, "h1").refused

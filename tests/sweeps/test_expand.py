@@ -268,6 +268,9 @@ def test_the_sweeps_that_come_with_the_project_expand(file):
         if study.selects_for:  # holds the runs that try a hyperparameter, which are compared by nobody
             assert study.selects_for in [other.name for other in found.studies]
             continue
+        if study.rung_of:  # a lower rung of a ladder, whose baseline is that of the study at its top
+            assert study.rung_of in [other.name for other in found.studies]
+            continue
         assert study.baseline in [arm.name for arm in study.arms]
         assert study.title and study.question
 
