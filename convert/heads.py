@@ -4,29 +4,21 @@ Parameters are {dotted path: array}, those of the blocks stacked [L, ...]. L lay
 heads, K head_dim; query head h reads key/value head h // (H / G).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from configs.errors import UserError
 from convert.tensors import PARTS, Params, fuse, split
-from models import pattern
+from models.declared import attention, positions
+from models.declared.model import layers_of, parameters
+from models.declared.parameter import KV, QUERY, Parameter
 from models.initial import initialise
 from training.run_directory.checkpoint import flat
 
 POOLS = ("mean", "first", "random", "fresh")
 OUT = "blocks.attention.out.kernel"
-SINKS = "blocks.attention.sinks"
-# Parameters of attention that no head owns.
-SHARED = ("blocks.attention.out.bias", "blocks.attention.query_norm.scale", "blocks.attention.key_norm.scale")
-# Parameters of positional schemes with a number for each head, on their last axis; t5's table serves all layers.
-BY_HEAD = {
-    "kerple_log": ("bias_r1", "bias_r2"),
-    "kerple_power": ("bias_r1", "bias_r2"),
-    "fire": ("out", "out_bias"),
-    "t5": ("bias_table",),
-}
 
 # Added to the seed, so that fresh heads are not those the run began with where both seeds are the default.
 FRESH = 0x6B76
@@ -114,21 +106,14 @@ def removed(model: ConfigDict, params: Params, heads: Iterable[tuple[int, int]])
     keep = [[h for h in range(model.num_heads) if (layer, h) not in gone] for layer in range(model.num_layers)]
     groups = [sorted({h * model.num_kv_heads // model.num_heads for h in kept}) for kept in keep]
     _refuse_uneven(model, keep)
+    for kind in layers_of(model):
+        if (reason := positions.kind_of(kind).removable) is not None:
+            raise UserError(f"model.position.kind = {kind!r}: {reason}; mask them instead")
+    declared = parameters(model)
     config = model.copy_and_resolve_references()
     config.num_heads, config.num_kv_heads = len(keep[0]), len(groups[0])
-    found = _split(model, params)
-    for part, kept in zip(PARTS, (keep, groups, groups), strict=True):
-        for name in _names(found, (part,)):
-            found[name] = _columns(found[name], kept, model.head_dim)
-    found[OUT] = _columns(found[OUT].swapaxes(1, 2), keep, model.head_dim).swapaxes(1, 2)
-    if SINKS in found:
-        found[SINKS] = _columns(found[SINKS], keep, 1)
-    _cut_positions(model, found, keep)
-    known = (*_names(found, PARTS), OUT, SINKS, *SHARED)
-    unknown = [name for name in found if name.startswith("blocks.attention.") and name not in known]
-    if unknown:
-        raise UserError(f"{', '.join(unknown)}: heads cannot be removed from it; mask them, without --remove")
-    return config, _joined(config, found)
+    kept = {QUERY: (keep, model.num_heads), KV: (groups, model.num_kv_heads)}
+    return config, {name: _without(np.asarray(x), name, declared[name], kept) for name, x in params.items()}
 
 
 def checked(model: ConfigDict, heads: Iterable[tuple[int, int]]) -> Heads:
@@ -148,13 +133,13 @@ def checked(model: ConfigDict, heads: Iterable[tuple[int, int]]) -> Heads:
 
 
 def refuse_latent(model: ConfigDict, what: str) -> None:
-    """Refuses multi-head latent attention.
+    """Refuses attention whose heads cannot be joined or taken out (multi-head latent).
 
     Raises:
-        UserError: the model has it.
+        UserError: the model has such.
     """
-    if model.attention.kind == "mla":
-        raise UserError(f"model.attention.kind = 'mla': has no {what}")
+    if not attention.kind_of(model).surgery:
+        raise UserError(f"model.attention.kind = {model.attention.kind!r}: has no {what}")
 
 
 def _refuse_uneven(model: ConfigDict, keep: list[list[int]]) -> None:
@@ -176,21 +161,37 @@ def _refuse_uneven(model: ConfigDict, keep: list[list[int]]) -> None:
             )
 
 
-def _cut_positions(model: ConfigDict, params: Params, keep: list[list[int]]) -> None:
-    """Cuts the numbers that positional schemes have for each head, in place."""
-    kinds = [plan.position for plan in pattern.plans(model)]
-    if "alibi" in kinds:
-        raise UserError("model.position.kind = 'alibi': its slopes depend on the number of heads; mask them instead")
-    for kind in dict.fromkeys(kinds):
-        kept = [keep[layer] for layer, other in enumerate(kinds) if other == kind]
-        for parameter in BY_HEAD.get(kind, ()):
-            name = f"schemes.{kind}.{parameter}"
-            if kind != "t5":
-                params[name] = _columns(params[name], kept, 1)
-                continue
-            if any(other != kept[0] for other in kept):
-                raise UserError("model.position.kind = 't5': its table serves all layers; mask their heads instead")
-            params[name] = params[name][..., kept[0]]
+def _without(
+    x: np.ndarray, name: str, declared: Parameter, kept: Mapping[str, tuple[list[list[int]], int]]
+) -> np.ndarray:
+    """Returns a parameter with the kept heads alone.
+
+    Args:
+        x: the parameter.
+        name: its path.
+        declared: what lies on its axis of heads.
+        kept: of query and of key/value heads: (those of each layer that stay, how many there were).
+
+    Raises:
+        UserError: layers that share it would keep different heads.
+    """
+    if not declared.heads:
+        return x
+    x = np.moveaxis(x, declared.head_axis, -1)
+    total = sum(kept[owner][1] for owner in declared.heads)
+    size = x.shape[-1] // total  # numbers a head
+    ends = np.cumsum([kept[owner][1] * size for owner in declared.heads])[:-1]
+    pieces = []
+    for piece, owner in zip(np.split(x, ends, axis=-1), declared.heads, strict=True):
+        chosen = [kept[owner][0][layer] for layer in declared.layers]
+        if declared.stacked:
+            pieces.append(_columns(piece, chosen, size))
+        elif any(other != chosen[0] for other in chosen):
+            kind = name.split(".")[1]
+            raise UserError(f"model.position.kind = {kind!r}: its table serves all layers; mask their heads instead")
+        else:
+            pieces.append(_columns(piece[None], chosen[:1], size)[0])
+    return np.moveaxis(np.concatenate(pieces, axis=-1), -1, declared.head_axis)
 
 
 def _columns(x: np.ndarray, kept: list[list[int]], size: int) -> np.ndarray:

@@ -12,8 +12,10 @@ from ml_collections import ConfigDict
 
 from configs.rules.attention import turning_dim
 from models import kernels
+from models.declared.attention import kind_of
+from models.declared.parameter import Parameters, under
 from models.kv_cache import Entry, Placement, Track
-from models.layers import Initializer, Linear, Norm, parameter
+from models.layers import Initializer, Linear, Norm
 from models.positions import Scheme, temperature_of
 
 
@@ -47,15 +49,14 @@ class Core(nnx.Module):
     # what it returns takes the output's place.
     look: Callable[[Array, Array, Array, Array, dict[str, Any]], Array] | None = None
 
-    def __init__(self, config: ConfigDict, initial: Initializer, key_dim: int) -> None:
+    def __init__(self, config: ConfigDict, initial: Initializer, declared: Parameters) -> None:
         attention = config.attention
         self.kernel = attention.kernel
-        self.scale = scale_of(config, key_dim)
+        self.scale = scale_of(config, kind_of(config).score_dims(config)[0])
         self.soft_cap = attention.soft_cap
         self.temperature = temperature_of(config)
         self.turning_dim = turning_dim(config)
-        # Zero, where gpt-oss's are drawn: a head begins with the weight of one average key on nothing.
-        self.sinks = parameter(initial.constant(0.0, config.num_heads, stacked=True)) if attention.sinks else None
+        self.sinks = initial.maybe(declared, "sinks")
 
     def warmed(self, q_BTHK: Array, rows: Rows, scheme: Scheme) -> Array:
         """Returns queries times the temperature of their positions, where the config has one."""
@@ -114,27 +115,16 @@ class Attention(Core):
     matrix [D, (H + 2 G) K] with q, k and v side by side. Query head h reads key/value head h // (H / G).
     """
 
-    def __init__(self, config: ConfigDict, initial: Initializer) -> None:
-        super().__init__(config, initial, config.head_dim)
-        attention = config.attention
+    def __init__(self, config: ConfigDict, initial: Initializer, declared: Parameters) -> None:
+        super().__init__(config, initial, declared)
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        width, heads, groups = config.width, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        parts = {"attention.query": heads, "attention.key": groups, "attention.value": groups}
-        bias = attention.qkv_bias
-        fused = attention.qkv == "fused"
-
-        def part(name: str) -> Linear | None:
-            out = "heads" if name == "attention.query" else "kv_heads"
-            return None if fused else Linear(initial, width, {name: parts[name]}, axes=("embed", out), bias=bias)
-
-        # Side by side, queries, keys and values cannot be cut by heads: that matrix is whole on every device.
-        self.qkv = Linear(initial, width, parts, axes=("embed", None), bias=bias) if fused else None
-        self.query, self.key, self.value = map(part, parts)
-        out, into = {"attention.out": width}, ("heads", "embed")
-        self.out = Linear(initial, heads, out, axes=into, bias=attention.out_bias, residual=True)
-        norm = dict(kind="rmsnorm", bias=False, eps=config.norm_eps)
-        self.query_norm = Norm(initial, config.head_dim, **norm) if attention.qk_norm else None
-        self.key_norm = Norm(initial, config.head_dim, **norm) if attention.qk_norm else None
+        self.qkv, self.query, self.key, self.value = (
+            Linear.maybe(initial, declared, name) for name in ("qkv", "query", "key", "value")
+        )
+        self.out = Linear(initial, under(declared, "out"))
+        self.query_norm, self.key_norm = (
+            Norm.maybe(initial, declared, name, eps=config.norm_eps) for name in ("query_norm", "key_norm")
+        )
 
     def project(self, x_BTD: Array, *, last_query: bool = False) -> tuple[Array, Array, Array]:
         """Returns q [B, T, H, K] (of the last token alone with `last_query`), k and v [B, T, G, K], not yet turned."""

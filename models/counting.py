@@ -1,20 +1,24 @@
-"""Parameters, FLOPs and KV bytes by formula, from config.model alone; no array is made, and JAX is not started.
+"""Parameters, FLOPs and KV bytes of a config.model, from its declarations alone; JAX is not started.
 
-D width, L layers, H query heads, G KV heads, K head_dim, F mlp_width, V vocabulary, T length. Latent attention (MLA): K
-is nope_dim + rope_dim, Kv the values' dim.
+L layers, H query heads, G KV heads, K head_dim, T length. Latent attention (MLA): K is nope_dim + rope_dim, Kv the
+values' dim.
 """
 
+from collections import defaultdict
+from fractions import Fraction
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs.rules.attention import score_dims
 from models import pattern
+from models.declared import attention, model, positions
+from models.declared.parameter import PARTS
 
 N_COUNTS = (
     "every weight that multiplies an activation: attention and MLP matrices of all layers and the output matrix "
     "(also where it is the embedding's transpose); not the embedding table, positional schemes, norms and biases"
 )
+SCALE_BYTES = 4  # of 8-bit storage, for each token and head
 
 
 def parameters(config: ConfigDict) -> dict[str, int]:
@@ -23,51 +27,74 @@ def parameters(config: ConfigDict) -> dict[str, int]:
     Parts: embedding, position (of positional schemes: tables, biases' numbers and MLPs), attention, mlp, norm, head (0
     where tied); `total`, their sum; and `non_embedding`, the total without embedding, position and head.
     """
-    width, layers = config.width, config.num_layers
-    attention, norms = config.attention, 2 * _norm(config)
-    heads, groups = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    biases = (heads + 2 * groups) * attention.qkv_bias + width * attention.out_bias
-    biases += config.num_heads * attention.sinks
-    mlp_biases = (config.mlp_width * _inputs(config) + width) * config.mlp_bias
-    if attention.qk_norm:
-        norms += 2 * config.head_dim
-    if attention.kind == "mla":
-        norms += attention.mla.kv_rank + (attention.mla.query_rank or 0)
-    parts = {
-        "embedding": config.vocab_size * width,
-        "position": _positions(config),
-        "attention": layers * (_attention_matrices(config) + biases),
-        "mlp": layers * (_mlp_matrices(config) + mlp_biases),
-        "norm": layers * norms + _norm(config) * (1 + config.embedding_norm),
-        "head": 0 if config.tie_embeddings else config.vocab_size * width,
-    }
+    declared = model.parameters(config)
+    parts = {part: sum(one.size for one in declared.values() if one.part == part) for part in PARTS}
     blocks = parts["attention"] + parts["mlp"] + parts["norm"]
     return {**parts, "total": sum(parts.values()), "non_embedding": blocks}
 
 
-def flops_per_token(config: ConfigDict, length: int) -> dict[str, Any]:
-    """Returns the FLOPs of one training step for each token, forward and backward: 6 N + 12 L H K T.
+def visible_keys(length: int, window: int | None) -> Fraction:
+    """Returns the keys that a query of a causal row sees on average: sum over t < T of min(t + 1, window) / T."""
+    seen = min(length, window or length)
+    return Fraction(seen * (seen + 1) + 2 * (length - seen) * seen, 2 * length)
 
-    PaLM's count (arXiv 2204.02311, appendix B), with H K and not D, and with no half for the causal mask. A layer with
-    a window counts min(T, window) for its T. Latent attention (MLA) counts 6 L H (K + Kv) T, as it trains, with keys
-    and values of every head.
+
+def flops_per_token(config: ConfigDict, length: int, *, dense: bool = False) -> dict[str, Any]:
+    """Returns the FLOPs of one training step for each token, forward and backward, of rows of `length` tokens.
+
+    6 N, and for each layer 12 H K keys, `keys` being what a query sees on average (`visible_keys`): the causal half
+    counts, with a window and without. Latent attention (MLA) counts 6 H (K + Kv) keys, as it trains, with keys and
+    values of every head. Schemes add the matmuls of their own (FIRE's MLP, T5's lookup, CoPE's table), counted for a
+    row whose positions are its own: rows that share positions share the bias. Elementwise work and rematerialisation
+    are not counted.
+
+    `palm` is PaLM's count (arXiv 2204.02311, appendix B), 6 N + 12 L H K T: no causal half, a window counts
+    min(T, window) for T, and no scheme of its own.
+
+    Args:
+        config: a resolved config.model, vocab_size included.
+        length: T.
+        dense: count all T keys of every query, as a core does that computes what the mask hides.
 
     Returns:
-        value, formula, N, and N_counts, which says what N counts.
+        value, forward (its part), formula, N, N_counts, which says what N counts, palm and palm_formula.
     """
-    matrices = config.num_layers * (_attention_matrices(config) + _mlp_matrices(config))
-    n = matrices + config.vocab_size * config.width
-    windows = [plan.window for plan in pattern.plans(config)]
-    keys = sum(min(length, window or length) for window in windows)
-    whole = keys == config.num_layers * length
-    products = "6 {}H (K + Kv)" if config.attention.kind == "mla" else "12 {}H K"
+    plans = pattern.plans(config)
+    n = sum(one.size for one in model.parameters(config).values() if one.multiplies)
+    scores = attention.flops(config)
+    forward, training, words = Fraction(2 * n), Fraction(6 * n), defaultdict[str, int](int)
+    for plan in plans:
+        keys = Fraction(length) if dense else visible_keys(length, plan.window)
+        for one in (scores, positions.kind_of(plan.position).flops(config)):
+            computed = one.token + one.pair * keys
+            forward, training = forward + computed, training + one.training * computed
+            words[one.words] += 1
+    palm = 6 * n + 3 * scores.pair * sum(min(length, plan.window or length) for plan in plans)
     return {
-        "value": 6 * n + 6 * config.num_heads * sum(score_dims(config)) * keys,
-        "formula": f"6 N + {products.format('L ' if whole else '')} "
-        + ("T" if whole else "sum over layers of min(T, window)"),
+        "value": _number(training),
+        "forward": _number(forward),
+        "formula": _formula(words, len(plans)) + ("; keys = T" if dense else _keys(plans)),
         "N": n,
         "N_counts": N_COUNTS,
+        "palm": palm,
+        "palm_formula": f"6 N + {attention.kind_of(config).words} sum over layers of min(T, window)",
     }
+
+
+def _number(x: Fraction) -> int | float:
+    return int(x) if x.denominator == 1 else float(x)
+
+
+def _formula(words: dict[str, int], layers: int) -> str:
+    """Returns the terms, each with the number of its layers."""
+    terms = [f"{'L' if count == layers else count} x {term}" for term, count in words.items() if term]
+    return " + ".join(["6 N", *terms])
+
+
+def _keys(plans: tuple[pattern.LayerPlan, ...]) -> str:
+    if any(plan.window for plan in plans):
+        return "; keys = sum over t < T of min(t + 1, window) / T, by layer"
+    return "; keys = (T + 1) / 2"
 
 
 def kv_bytes_per_token(config: ConfigDict, bytes_per_element: int) -> int:
@@ -75,9 +102,7 @@ def kv_bytes_per_token(config: ConfigDict, bytes_per_element: int) -> int:
 
     Stored in 8 bits (`attention.kv_storage`) it is one byte an element, and 4 more a token and head for the scale.
     """
-    from models import storage  # it brings JAX
-
-    return config.num_layers * sum(storage.token_bytes(config, bytes_per_element).values())
+    return config.num_layers * sum(token_bytes(config, bytes_per_element).values())
 
 
 def kv_cache_bytes(config: ConfigDict, bytes_per_element: int, *, batch: int, capacity: int) -> dict[str, int]:
@@ -85,46 +110,20 @@ def kv_cache_bytes(config: ConfigDict, bytes_per_element: int, *, batch: int, ca
 
     A layer with a window holds min(capacity, window) tokens. int32 positions, segments and the like are not counted.
     """
-    from models import storage
-
     tokens = batch * sum(min(capacity, plan.window or capacity) for plan in pattern.plans(config))
-    return {name: tokens * size for name, size in storage.token_bytes(config, bytes_per_element).items()}
+    return {name: tokens * size for name, size in token_bytes(config, bytes_per_element).items()}
 
 
-def _positions(config: ConfigDict) -> int:
-    """Returns the parameters of the positional schemes, of those with layers of their own for each such layer."""
-    position, heads = config.position, config.num_heads
-    hidden = position.fire.hidden
-    once = {"learned": position.max_length * config.width, "t5": position.t5.buckets * heads}
-    each = {
-        "kerple_log": 2 * heads,
-        "kerple_power": 2 * heads,
-        "fire": 2 * hidden + hidden * heads + heads + 2,
-        "cope": position.cope.rows * config.head_dim,
+def token_bytes(config: ConfigDict, element: int) -> dict[str, int]:
+    """Returns the bytes that one layer keeps of one token: of `values` (numbers or codes) and of their `scales`.
+
+    Args:
+        config: a resolved config.model.
+        element: bytes of a number that is stored as it is.
+    """
+    shapes = attention.kind_of(config).kept(config).values()
+    quantised = config.attention.kv_storage != "auto"
+    return {
+        "values": sum(heads * numbers for heads, numbers in shapes) * (1 if quantised else element),
+        "scales": sum(heads for heads, _ in shapes) * SCALE_BYTES * quantised,
     }
-    kinds = [plan.position for plan in pattern.plans(config)]
-    return sum(once.get(kind, 0) for kind in set(kinds)) + sum(each.get(kind, 0) for kind in kinds)
-
-
-def _attention_matrices(config: ConfigDict) -> int:
-    if config.attention.kind == "gqa":
-        return config.width * config.head_dim * (2 * config.num_heads + 2 * config.num_kv_heads)
-    mla, (key_dim, value_dim) = config.attention.mla, score_dims(config)
-    queries = config.num_heads * key_dim
-    queries *= config.width if mla.query_rank is None else mla.query_rank
-    queries += config.width * (mla.query_rank or 0)
-    keys_and_values = config.width * (mla.kv_rank + mla.rope_dim)
-    keys_and_values += mla.kv_rank * config.num_heads * (mla.nope_dim + value_dim)
-    return queries + keys_and_values + config.num_heads * value_dim * config.width
-
-
-def _inputs(config: ConfigDict) -> int:
-    return 2 if config.mlp == "swiglu" else 1
-
-
-def _mlp_matrices(config: ConfigDict) -> int:
-    return config.width * config.mlp_width * (_inputs(config) + 1)
-
-
-def _norm(config: ConfigDict) -> int:
-    return config.width * (1 + (config.norm == "layernorm" and config.norm_bias))

@@ -12,6 +12,7 @@ from jax import Array
 
 from configs.errors import UserError
 from models.kv_cache import KVCache
+from models.metadata import each
 from models.positions import stretched
 from models.transformer import Transformer
 
@@ -208,11 +209,8 @@ def nucleus(logits: Array, top_p: Array | float) -> Array:
 
 
 def narrowed(params: Any, graphdef: Any) -> Any:
-    """Returns parameters whose matrices have the compute dtype already, so that no step casts them again."""
+    """Returns parameters of which those that matmuls cast have the compute dtype already: no step casts them again."""
     dtype = nnx.merge(graphdef, params).dtype
-
-    def cast(path: Any, leaf: Array) -> Array:
-        return leaf.astype(dtype) if jax.tree_util.keystr(path).find("kernel") >= 0 else leaf
-
     with jax.named_scope("layer_slices"):
-        return jax.tree_util.tree_map_with_path(cast, params)
+        cast = each(params, lambda declared: declared.cast)
+        return jax.tree.map(lambda leaf, wanted: leaf.astype(dtype) if wanted else leaf, params, cast)

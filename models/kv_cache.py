@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 
 from models import positions as schemes
 from models import storage
+from models.declared.attention import kind_of
 from models.layers import compute_dtype
 from models.padding import raised
 from models.pattern import plans
@@ -42,7 +43,7 @@ class Layout:
     @classmethod
     def of(cls, config: ConfigDict) -> "Layout":
         """Reads it from a resolved config.model."""
-        arrays = tuple((name, *shape) for name, shape in storage.kept(config).items())
+        arrays = tuple((name, *shape) for name, shape in kind_of(config).kept(config).items())
         windows = tuple(plan.window for plan in plans(config))
         return cls(arrays, windows, config.attention.kv_storage, compute_dtype(config))
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jax import Array
 from ml_collections import ConfigDict
 
-from configs.rules.attention import score_dims
 from models.attention import Core, Rows
+from models.declared.parameter import Parameters, under
 from models.kv_cache import Entry, Track
 from models.layers import Initializer, Linear, Norm
 from models.positions import Scheme
@@ -33,29 +33,17 @@ class LatentAttention(Core):
     pairs dims 2i with 2i + 1 (`position.rope.pairing` = interleaved); here that is the config's choice.
     """
 
-    def __init__(self, config: ConfigDict, initial: Initializer) -> None:
-        mla, width = config.attention.mla, config.width
-        key_dim, self.value_dim = score_dims(config)
-        super().__init__(config, initial, key_dim)
-        self.num_heads = config.num_heads
+    def __init__(self, config: ConfigDict, initial: Initializer, declared: Parameters) -> None:
+        super().__init__(config, initial, declared)
+        mla, eps = config.attention.mla, config.norm_eps
+        self.num_heads, self.value_dim = config.num_heads, mla.value_dim
         self.kv_rank, self.nope_dim, self.rope_dim = mla.kv_rank, mla.nope_dim, mla.rope_dim
-        norm = dict(kind="rmsnorm", bias=False, eps=config.norm_eps)
-        rank = mla.query_rank
-        down = {"attention.query_down": rank}
-        self.query_down = None if rank is None else Linear(initial, width, down, axes=("embed", None), bias=False)
-        self.query_norm = None if rank is None else Norm(initial, rank, **norm)
-        queries = {"attention.query": config.num_heads * key_dim}
-        of = ("embed" if rank is None else None, "heads")
-        self.query = Linear(initial, width if rank is None else rank, queries, axes=of, bias=False)
-        down = {"attention.kv_down": mla.kv_rank, "attention.key_rope": mla.rope_dim}
-        self.kv_down = Linear(initial, width, down, axes=("embed", None), bias=False)
-        self.kv_norm = Norm(initial, mla.kv_rank, **norm)
-        keys, up = {"attention.key_up": config.num_heads * mla.nope_dim}, (None, "heads")
-        self.key_up = Linear(initial, mla.kv_rank, keys, axes=up, bias=False)
-        values = config.num_heads * mla.value_dim
-        self.value_up = Linear(initial, mla.kv_rank, {"attention.value_up": values}, axes=up, bias=False)
-        out, bias, into = {"attention.out": width}, config.attention.out_bias, ("heads", "embed")
-        self.out = Linear(initial, values, out, axes=into, bias=bias, residual=True)
+        self.query_down = Linear.maybe(initial, declared, "query_down")
+        self.query_norm = Norm.maybe(initial, declared, "query_norm", eps=eps)
+        self.kv_norm = Norm(initial, under(declared, "kv_norm"), kind="rmsnorm", eps=eps)
+        self.query, self.kv_down, self.key_up, self.value_up, self.out = (
+            Linear(initial, under(declared, name)) for name in ("query", "kv_down", "key_up", "value_up", "out")
+        )
 
     def queries(self, x_BTD: Array, rows: Rows, scheme: Scheme) -> tuple[Array, Array]:
         """Returns q_nope [B, T, H, nope_dim] and q_rope [B, T, H, rope_dim], turned."""

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 import zlib
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +19,17 @@ from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
 from models import axes as names
+from models.declared.parameter import Constant, Matrix, Normal, Parameter, Parameters, Uniform, under
 from models.platform import current
 
-MLPS = ("swiglu", "gelu", "gelu_exact", "relu2", "relu")
-NORMS = ("rmsnorm", "layernorm")
-INITS = ("truncated_normal", "normal")
+# By kind of MLP (models/declared/mlp.py); swiglu's is that of the gate.
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "swiglu": jax.nn.silu,
+    "gelu": functools.partial(jax.nn.gelu, approximate=True),
+    "gelu_exact": functools.partial(jax.nn.gelu, approximate=False),
+    "relu2": lambda x: jnp.square(jax.nn.relu(x)),
+    "relu": jax.nn.relu,
+}
 
 
 # Numbers are drawn in pieces of one size, by one compiled function that serves every shape of every arm: compiling a
@@ -57,7 +64,7 @@ def _draw(key: Array, name: str, shape: tuple[int, ...], layers: int, init: str)
 
 @dataclasses.dataclass(frozen=True)
 class Initializer:
-    """Draws parameters, each from the seed, its own name and its layer.
+    """Makes the parameters that `models/declared` declares, each from the seed, its own name and its layer.
 
     Arms that share a parameter's shape share its first value, whatever other parameters they have, and a deeper
     model begins with the layers of a shallower one.
@@ -77,67 +84,54 @@ class Initializer:
         """Returns the key of the parameter `name`."""
         return jax.random.fold_in(self.key, zlib.crc32(name.encode()))
 
-    def matrix(
-        self, name: str, shape: tuple[int, ...], *, fan_in: int, stacked: bool, residual: bool = False
-    ) -> Array | np.ndarray:
-        """Returns a float32 matrix of `shape`, behind an axis of layers where `stacked`.
+    def parameter(self, declared: Parameter) -> nnx.Param:
+        """Returns a parameter with its first value, float32, in memory of its own; it carries its declaration."""
+        return nnx.Param(jnp.array(self._start(declared)), declared=declared)
 
-        Args:
-            name: makes the key.
-            shape: of one layer.
-            fan_in: how many products each output sums.
-            stacked: whether there is one for each layer.
-            residual: it writes to the residual stream, so it starts smaller by sqrt(2 L) (GPT-2).
-        """
-        std = self.std if self.std is not None else 1.0 / math.sqrt(fan_in)
-        if residual:
-            std /= math.sqrt(2 * self.num_layers)
-        drawn = np.float32(std) * _draw(self.key, name, shape, self.num_layers if stacked else 1, self.init)
-        return drawn if stacked else drawn[0]
+    def maybe(self, declared: Parameters, name: str) -> nnx.Param | None:
+        """Returns the parameter `name`, None where it is not declared."""
+        return self.parameter(declared[name]) if name in declared else None
 
-    def uniform(self, name: str, size: int, below: float) -> Array | np.ndarray:
-        """Returns a vector [size] for each layer, drawn evenly from [0, below)."""
-        return np.float32(below) * _draw(self.key, name, (size,), self.num_layers, "uniform")
+    def _start(self, declared: Parameter) -> Array | np.ndarray:
+        match declared.start:
+            case Constant(value):
+                return np.full(declared.full_shape, value, np.float32)
+            case Normal(std):
+                return _normal(self.key, declared.full_shape, std)
+            case Uniform(name, below):
+                return np.float32(below) * self._drawn(declared, name, declared.shape, "uniform")
+            case Matrix(outputs, fan_in, residual):
+                std = self.std if self.std is not None else 1.0 / math.sqrt(fan_in)
+                std /= math.sqrt(2 * self.num_layers) if residual else 1.0
+                parts = [
+                    np.float32(std) * self._drawn(declared, name, (*declared.shape[:-1], columns), self.init)
+                    for name, columns in outputs
+                ]
+                return (np.concatenate if isinstance(parts[0], np.ndarray) else jnp.concatenate)(parts, axis=-1)
 
-    def constant(self, value: float, size: int, *, stacked: bool) -> np.ndarray:
-        """Returns a vector [size] of one value, behind an axis of layers where `stacked`."""
-        return np.full((self.num_layers, size) if stacked else (size,), value, np.float32)
+    def _drawn(self, declared: Parameter, name: str, shape: tuple[int, ...], init: str) -> Array | np.ndarray:
+        drawn = _draw(self.key, name, shape, len(declared.layers) if declared.stacked else 1, init)
+        return drawn if declared.stacked else drawn[0]
 
 
-def parameter(value: Array | np.ndarray, *axes: str | None) -> nnx.Param:
-    """Returns a parameter of its own memory; `axes` names its last axes (`models/axes.py`)."""
-    if not axes:
-        return nnx.Param(jnp.array(value))
-    names = (*[None] * (np.ndim(value) - len(axes)), *axes)
-    return nnx.Param(jnp.array(value), out_sharding=names, eager_sharding=False)
+@functools.partial(jax.jit, static_argnames=("shape", "std"))
+def _normal(key: Array, shape: tuple[int, ...], std: float) -> Array:
+    """Returns numbers of one draw; compiled, so that its bits are the same inside a larger program and alone."""
+    return std * jax.random.normal(key, shape, jnp.float32)
 
 
 class Linear(nnx.Module):
-    """y = x W + b, W [in, out], computed in x's dtype.
+    """y = x W + b, W [in, out], computed in x's dtype."""
 
-    Several `outputs` are drawn apart and laid side by side, so that one wide matrix starts as the same function as the
-    narrow ones. `axes` names in and out.
-    """
+    def __init__(self, initial: Initializer, declared: Parameters) -> None:
+        self.kernel = initial.parameter(declared["kernel"])
+        self.bias = initial.maybe(declared, "bias")
 
-    def __init__(
-        self,
-        initial: Initializer,
-        width: int,
-        outputs: dict[str, int],
-        *,
-        axes: tuple[str | None, str | None],
-        bias: bool,
-        residual: bool = False,
-        stacked: bool = True,
-    ) -> None:
-        parts = [
-            initial.matrix(name, (width, size), fan_in=width, stacked=stacked, residual=residual)
-            for name, size in outputs.items()
-        ]
-        side_by_side = np.concatenate if isinstance(parts[0], np.ndarray) else jnp.concatenate
-        self.kernel = parameter(side_by_side(parts, axis=-1), *axes)
-        zeros = initial.constant(0.0, sum(outputs.values()), stacked=stacked)
-        self.bias = parameter(zeros, None if axes[1] == "embed" else axes[1]) if bias else None
+    @classmethod
+    def maybe(cls, initial: Initializer, declared: Parameters, name: str) -> "Linear | None":
+        """Returns the map `name`, None where it is not declared."""
+        found = under(declared, name)
+        return cls(initial, found) if found else None
 
     def __call__(self, x: Array) -> Array:
         """Returns [..., out] in x's dtype for x [..., in]."""
@@ -165,14 +159,19 @@ class Norm(nnx.Module):
     Computed in float32 over the last axis, returned in x's dtype.
     """
 
-    def __init__(
-        self, initial: Initializer, width: int, *, kind: str, bias: bool, eps: float, stacked: bool = True
-    ) -> None:
+    def __init__(self, initial: Initializer, declared: Parameters, *, kind: str, eps: float) -> None:
         self.kind = kind
         self.eps = eps
-        self.scale = parameter(initial.constant(1.0, width, stacked=stacked))
-        has_bias = bias and kind == "layernorm"
-        self.bias = parameter(initial.constant(0.0, width, stacked=stacked)) if has_bias else None
+        self.scale = initial.parameter(declared["scale"])
+        self.bias = initial.maybe(declared, "bias")
+
+    @classmethod
+    def maybe(
+        cls, initial: Initializer, declared: Parameters, name: str, *, kind: str = "rmsnorm", eps: float
+    ) -> "Norm | None":
+        """Returns the norm `name`, None where it is not declared."""
+        found = under(declared, name)
+        return cls(initial, found, kind=kind, eps=eps) if found else None
 
     def __call__(self, x: Array) -> Array:
         """Returns x [..., width] normalised."""
@@ -187,37 +186,19 @@ class Norm(nnx.Module):
 
 
 class MLP(nnx.Module):
-    """down(f(up x)), or down(silu(gate x) * (up x)) for SwiGLU (arXiv 2002.05202)."""
+    """down(f(up x)), or down(f(gate x) * (up x)) where it is gated (SwiGLU: f = SiLU, arXiv 2002.05202)."""
 
-    def __init__(self, config: ConfigDict, initial: Initializer) -> None:
-        self.kind = config.mlp
-        width, hidden, bias = config.width, config.mlp_width, config.mlp_bias
-        into: tuple[str, str] = ("embed", "mlp")
-        gated = self.kind == "swiglu"
-        self.gate = Linear(initial, width, {"mlp.gate": hidden}, axes=into, bias=bias) if gated else None
-        self.up = Linear(initial, width, {"mlp.up": hidden}, axes=into, bias=bias)
-        self.down = Linear(initial, hidden, {"mlp.down": width}, axes=("mlp", "embed"), bias=bias, residual=True)
+    def __init__(self, config: ConfigDict, initial: Initializer, declared: Parameters) -> None:
+        self.activation = ACTIVATIONS[config.mlp]
+        self.gate = Linear.maybe(initial, declared, "gate")
+        self.up, self.down = (Linear(initial, under(declared, name)) for name in ("up", "down"))
 
     def __call__(self, x: Array) -> Array:
         """Returns [..., D] for x [..., D]."""
         with jax.named_scope("mlp"):
             if self.gate is None:
-                return self.down(activation(self.kind, self.up(x)))
-            return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
-
-
-def activation(kind: str, x: Array) -> Array:
-    """Returns f(x) for an MLP without a gate."""
-    match kind:
-        case "gelu":
-            return jax.nn.gelu(x, approximate=True)
-        case "gelu_exact":
-            return jax.nn.gelu(x, approximate=False)
-        case "relu2":
-            return jnp.square(jax.nn.relu(x))
-        case "relu":
-            return jax.nn.relu(x)
-    raise ValueError(f"mlp = {kind!r}: must be one of {', '.join(MLPS)}")
+                return self.down(self.activation(self.up(x)))
+            return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
 def soft_cap(x: Array, cap: float | None) -> Array:

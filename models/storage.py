@@ -14,12 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
-from ml_collections import ConfigDict
 
 # storage -> (dtype of the codes, the code of the largest number). The 8 bits of a float are kept as a uint8: XLA on the
 # CPU writes a float8 by way of a copy of the whole cache in float16, seven times as long.
 CODES = {"int8": (jnp.int8, 127.0), "fp8": (jnp.uint8, 448.0)}
-SCALE_BYTES = 4
 
 
 @jax.tree_util.register_dataclass
@@ -40,14 +38,6 @@ class Quantised:
 
 # The numbers of one name in one layer's cache: [B, G, S, K] as they are, or quantised. All leaves have slots on axis 2.
 Stored = Array | Quantised
-
-
-def kept(config: ConfigDict) -> dict[str, tuple[int, int]]:
-    """Returns what a layer of config.model keeps of each token: name -> (heads G, numbers a head K)."""
-    if config.attention.kind == "mla":
-        return {"c_kv": (1, config.attention.mla.kv_rank), "k_rope": (1, config.attention.mla.rope_dim)}
-    shape = (config.num_kv_heads, config.head_dim)
-    return {"k": shape, "v": shape}
 
 
 def empty(shape: tuple[int, int, int, int], storage: str, dtype: DTypeLike) -> Stored:
@@ -80,18 +70,3 @@ def decode(stored: Stored, dtype: DTypeLike) -> Array:
     if isinstance(stored, Quantised):
         return (stored.numbers.astype(jnp.float32) * stored.scales).astype(dtype)
     return stored.astype(dtype)
-
-
-def token_bytes(config: ConfigDict, element: int) -> dict[str, int]:
-    """Returns the bytes that one layer keeps of one token: of `values` (numbers or codes) and of their `scales`.
-
-    Args:
-        config: a resolved config.model.
-        element: bytes of a number that is stored as it is.
-    """
-    shapes = kept(config).values()
-    quantised = config.attention.kv_storage != "auto"
-    return {
-        "values": sum(heads * numbers for heads, numbers in shapes) * (1 if quantised else element),
-        "scales": sum(heads for heads, _ in shapes) * SCALE_BYTES * quantised,
-    }

@@ -25,9 +25,11 @@ from ml_collections import ConfigDict
 from configs.errors import ConfigError
 from models import axes, pattern, positions
 from models.attention import Attention, Rows
+from models.declared.model import parameters
+from models.declared.parameter import Parameters, under
 from models.kv_cache import Entry, KVCache, Layout
 from models.latent import LatentAttention
-from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, matmul, parameter, soft_cap
+from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, matmul, soft_cap
 from models.platform import current
 
 STREAM = ("batch", "length", None)  # the axes of the residual stream
@@ -38,14 +40,14 @@ ATTENTIONS: dict[str, type[Attention] | type[LatentAttention]] = {"gqa": Attenti
 class Block(nnx.Module):
     """One layer: x + attention(norm(x)), then x + mlp(norm(x)); or both of one x, with a parallel residual."""
 
-    def __init__(self, config: ConfigDict, initial: Initializer) -> None:
-        norm = dict(kind=config.norm, bias=config.norm_bias, eps=config.norm_eps)
+    def __init__(self, config: ConfigDict, initial: Initializer, declared: Parameters) -> None:
+        norm = dict(kind=config.norm, eps=config.norm_eps)
         self.rate = config.dropout
         self.parallel = config.residual == "parallel"
-        self.attention_norm = Norm(initial, config.width, **norm)
-        self.attention = ATTENTIONS[config.attention.kind](config, initial)
-        self.mlp_norm = Norm(initial, config.width, **norm)
-        self.mlp = MLP(config, initial)
+        self.attention_norm = Norm(initial, under(declared, "attention_norm"), **norm)
+        self.attention = ATTENTIONS[config.attention.kind](config, initial, under(declared, "attention"))
+        self.mlp_norm = Norm(initial, under(declared, "mlp_norm"), **norm)
+        self.mlp = MLP(config, initial, under(declared, "mlp"))
 
     def __call__(
         self,
@@ -101,21 +103,19 @@ class Transformer(nnx.Module):
         self.layout = Layout.of(config)
         on_cpu = current() == "cpu"
         self.scan = config.scan_layers == "yes" or (config.scan_layers == "auto" and not on_cpu)
-        size = (config.vocab_size, config.width)
-        table = initial.matrix("embedding", size, fan_in=config.width, stacked=False)
-        self.embedding = parameter(table, "vocab", "embed")
+        declared = parameters(config)
+        self.embedding = initial.parameter(declared["embedding"])
         self.schemes = nnx.Dict(
             {
                 kind: positions.build(config, kind, rngs=nnx.Rngs(initial.named(f"positions.{kind}")))
                 for kind in sorted({plan.position for plan in self.plans})
             }
         )
-        self.blocks = Block(config, initial)
-        norm = dict(kind=config.norm, bias=config.norm_bias, eps=config.norm_eps)
-        self.embedding_norm = Norm(initial, config.width, stacked=False, **norm) if config.embedding_norm else None
-        self.norm = Norm(initial, config.width, stacked=False, **norm)
-        head = None if config.tie_embeddings else initial.matrix("head", size, fan_in=config.width, stacked=False)
-        self.head = None if head is None else parameter(head, "vocab", "embed")
+        self.blocks = Block(config, initial, under(declared, "blocks"))
+        norm = dict(kind=config.norm, eps=config.norm_eps)
+        self.embedding_norm = Norm.maybe(initial, declared, "embedding_norm", **norm)
+        self.norm = Norm(initial, under(declared, "norm"), **norm)
+        self.head = initial.maybe(declared, "head")
 
     def __call__(
         self,

@@ -75,11 +75,12 @@ def timed(run: Run, name: str, best: dict[str, Any] | None = None, *, room: floa
 def utilisation(config: ConfigDict, name: str, found: dict[str, Any], best: dict[str, Any]) -> dict[str, Any]:
     """Returns what a program reached of the device's peaks.
 
-    MFU counts FLOPs as `counting.flops_per_token` does, of which a forward pass is a third. Prefill has none: it
-    computes logits, and the last layer, for last tokens alone.
+    MFU counts FLOPs as `counting.flops_per_token` does. Prefill has none: it computes logits, and the last layer, for
+    last tokens alone.
     """
     if name in ("train", "forward"):
-        flops = counting.flops_per_token(config.model, found["length"])["value"] / (1 if name == "train" else 3)
+        counted = counting.flops_per_token(config.model, found["length"])
+        flops = counted["value" if name == "train" else "forward"]
         rate = flops * found["tokens_per_second"]
         published = best["published"] if best["dtype"] == "bfloat16" else None
         return {"mfu": rate / best["flops"], "mfu_published": rate / published["flops"] if published else None}

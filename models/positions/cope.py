@@ -8,8 +8,7 @@ from flax import nnx
 from jax import Array, lax
 from ml_collections import ConfigDict
 
-from models.layers import Initializer, parameter
-from models.positions.layered import initializer
+from models.positions.layered import parameters
 from models.positions.scheme import Scheme, ScoresFunction
 
 
@@ -24,10 +23,9 @@ class Cope(Scheme, nnx.Module):
     """
 
     places: ClassVar[frozenset[str]] = frozenset({"scores"})
-    layered: ClassVar[bool] = True
 
-    def __init__(self, initial: Initializer, head_dim: int, *, rows: int) -> None:
-        self.table = parameter(initial.constant(0.0, rows * head_dim, stacked=True).reshape(-1, rows, head_dim))
+    def __init__(self, parameters: dict[str, nnx.Param]) -> None:
+        self.table = parameters["table"]
 
     def scores(self) -> ScoresFunction:
         """Returns the function that is added to the scores (see `ScoresFunction`)."""
@@ -68,4 +66,4 @@ def _sum_from(gates_BHTS: Array, kv_positions: Array | None) -> Array:
 
 def build(config: ConfigDict, rngs: nnx.Rngs | None) -> Cope:
     """Builds CoPE's tables for those layers of config.model that have it."""
-    return Cope(initializer(config, "cope", rngs), config.head_dim, rows=config.position.cope.rows)
+    return Cope(parameters(config, "cope", rngs))

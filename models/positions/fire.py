@@ -8,8 +8,7 @@ from flax import nnx
 from jax import Array, lax
 from ml_collections import ConfigDict
 
-from models.layers import Initializer, parameter
-from models.positions.layered import initializer
+from models.positions.layered import parameters
 from models.positions.scheme import BiasFunction, Scheme
 
 # Keeps the quotient finite (the authors' code).
@@ -27,21 +26,12 @@ class Fire(Scheme, nnx.Module):
     """
 
     places: ClassVar[frozenset[str]] = frozenset({"bias"})
-    layered: ClassVar[bool] = True
 
-    def __init__(self, initial: Initializer, num_heads: int, *, hidden: int, c: float, threshold: float) -> None:
+    def __init__(self, parameters: dict[str, nnx.Param], *, threshold: float) -> None:
         self.threshold = threshold
-
-        def matrix(name: str, shape: tuple[int, ...], fan_in: int) -> nnx.Param:
-            return parameter(initial.matrix(f"fire.{name}", shape, fan_in=fan_in, stacked=True))
-
-        self.hidden = matrix("hidden", (hidden,), 1)
-        self.hidden_bias = matrix("hidden_bias", (hidden,), 1)
-        self.out = matrix("out", (hidden, num_heads), hidden)
-        self.out_bias = parameter(initial.constant(0.0, num_heads, stacked=True))
-        # Named so that they do not decay.
-        self.distance_scale = parameter(initial.constant(c, 1, stacked=True))
-        self.threshold_scale = parameter(initial.constant(1.0, 1, stacked=True))
+        self.hidden, self.hidden_bias = parameters["hidden"], parameters["hidden_bias"]
+        self.out, self.out_bias = parameters["out"], parameters["out_bias"]
+        self.distance_scale, self.threshold_scale = parameters["distance_scale"], parameters["threshold_scale"]
 
     def bias(self) -> BiasFunction:
         """Returns the function of query positions [B|1, T] and key positions [B|1, S] that is added: [B|1, H, T, S]."""
@@ -63,6 +53,4 @@ class Fire(Scheme, nnx.Module):
 
 def build(config: ConfigDict, rngs: nnx.Rngs | None) -> Fire:
     """Builds FIRE for config.model's heads and those of its layers that have it."""
-    fire = config.position.fire
-    initial = initializer(config, "fire", rngs)
-    return Fire(initial, config.num_heads, hidden=fire.hidden, c=fire.c, threshold=fire.threshold)
+    return Fire(parameters(config, "fire", rngs), threshold=config.position.fire.threshold)

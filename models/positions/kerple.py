@@ -9,8 +9,7 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from models.layers import Initializer, parameter
-from models.positions.layered import initializer
+from models.positions.layered import parameters
 from models.positions.scheme import BiasFunction, Scheme
 
 # The authors' code keeps both parameters at or above this (the paper: above 0).
@@ -24,11 +23,8 @@ KERNELS: dict[str, Callable[[Array, Array, Array], Array]] = {
         -r1 * jnp.where(distance > 0, jnp.exp(r2 * jnp.log(jnp.maximum(distance, 1))), 0)
     ),
 }
-# kind -> (what r1 and r2 are drawn below, the most r2 may be).
-STARTS: dict[str, tuple[float, float, float]] = {
-    "kerple_log": (2.0, 1.0, float("inf")),
-    "kerple_power": (1.0, 2.0, 2.0),
-}
+# kind -> the most r2 may be.
+MOST: dict[str, float] = {"kerple_log": float("inf"), "kerple_power": 2.0}
 
 
 class Kerple(Scheme, nnx.Module):
@@ -41,19 +37,15 @@ class Kerple(Scheme, nnx.Module):
     """
 
     places: ClassVar[frozenset[str]] = frozenset({"bias"})
-    layered: ClassVar[bool] = True
 
-    def __init__(self, initial: Initializer, num_heads: int, *, kind: str) -> None:
+    def __init__(self, parameters: dict[str, nnx.Param], *, kind: str) -> None:
         self.kind = kind
-        first, second, _ = STARTS[kind]
-        # Named so that they do not decay: they are parameters of a bias.
-        self.bias_r1 = parameter(initial.uniform(f"{kind}.r1", num_heads, first))
-        self.bias_r2 = parameter(initial.uniform(f"{kind}.r2", num_heads, second))
+        self.bias_r1, self.bias_r2 = parameters["bias_r1"], parameters["bias_r2"]
 
     def bias(self) -> BiasFunction:
         """Returns the function of query positions [B|1, T] and key positions [B|1, S] that is added: [B|1, H, T, S]."""
         r1_H = within(self.bias_r1[...], LEAST, float("inf"))
-        r2_H = within(self.bias_r2[...], LEAST, STARTS[self.kind][2])
+        r2_H = within(self.bias_r2[...], LEAST, MOST[self.kind])
 
         def added(q_positions: Array, kv_positions: Array) -> Array:
             distance = jnp.abs(q_positions[:, :, None] - kv_positions[:, None, :])[:, None].astype(jnp.float32)
@@ -87,9 +79,9 @@ _projected.defvjp(_forward, _backward)
 
 def build_log(config: ConfigDict, rngs: nnx.Rngs | None) -> Kerple:
     """Builds the logarithmic kernels for config.model's heads and those of its layers that have them."""
-    return Kerple(initializer(config, "kerple_log", rngs), config.num_heads, kind="kerple_log")
+    return Kerple(parameters(config, "kerple_log", rngs), kind="kerple_log")
 
 
 def build_power(config: ConfigDict, rngs: nnx.Rngs | None) -> Kerple:
     """Builds the power kernels for config.model's heads and those of its layers that have them."""
-    return Kerple(initializer(config, "kerple_power", rngs), config.num_heads, kind="kerple_power")
+    return Kerple(parameters(config, "kerple_power", rngs), kind="kerple_power")

@@ -1,6 +1,5 @@
 """A learned table of positions added to the embedding (GPT-2)."""
 
-import functools
 from typing import ClassVar
 
 import jax
@@ -11,6 +10,7 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from configs.errors import ConfigError
+from models.positions.layered import parameters
 from models.positions.scheme import Scheme
 
 
@@ -19,9 +19,9 @@ class Learned(Scheme, nnx.Module):
 
     places: ClassVar[frozenset[str]] = frozenset({"embed"})
 
-    def __init__(self, max_length: int, width: int, *, std: float, rngs: nnx.Rngs) -> None:
+    def __init__(self, parameters: dict[str, nnx.Param], *, max_length: int) -> None:
         self.max_length = max_length
-        self.table = nnx.Param(_drawn(rngs.params(), (max_length, width), std))
+        self.table = parameters["table"]
 
     def embed(self, x_BTD: Array, positions: Array | None = None) -> Array:
         """Returns x [B, T, D] plus the rows of `positions`.
@@ -53,15 +53,6 @@ class Learned(Scheme, nnx.Module):
             )
 
 
-@functools.partial(jax.jit, static_argnames=("shape", "std"))
-def _drawn(key: Array, shape: tuple[int, int], std: float) -> Array:
-    """Returns the first table; compiled, so that its bits are the same inside a larger program and alone."""
-    return std * jax.random.normal(key, shape, jnp.float32)
-
-
 def build(config: ConfigDict, rngs: nnx.Rngs | None) -> Learned:
     """Builds the table from config.model; `init_std` unset means 1/sqrt(width)."""
-    if rngs is None:
-        raise ValueError("learned positions have parameters: rngs must be given")
-    std = config.init_std if config.init_std is not None else config.width**-0.5
-    return Learned(config.position.max_length, config.width, std=std, rngs=rngs)
+    return Learned(parameters(config, "learned", rngs), max_length=config.position.max_length)

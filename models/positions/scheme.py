@@ -7,6 +7,8 @@ import jax
 from flax import nnx
 from jax import Array
 
+from models.metadata import each
+
 # (q_positions [B|1, T], kv_positions [B|1, S]) -> [B|1, H, T, S] float32, added to the scores; called on blocks.
 BiasFunction = Callable[[Array, Array], Array]
 
@@ -26,8 +28,8 @@ class Scheme:
     - `scores`: reads the scores themselves and adds to them (CoPE).
 
     A scheme with parameters is also an `nnx.Module`; one without is a frozen dataclass, which compares by value. Where
-    each layer has parameters of its own (`layered`) they are stacked, over those layers that have the scheme, and
-    `layer` gives one layer's.
+    each layer has parameters of its own (as `models/declared/positions.py` says) they are stacked, over those layers
+    that have the scheme, and `layer` gives one layer's.
 
     Positions are int32 [B, T], or [1, T] where every row has the same, or None for 0 .. T - 1. A token's position
     counts from the start of its own sequence, whatever its place in the row: packed documents, left padding and
@@ -35,7 +37,6 @@ class Scheme:
     """
 
     places: ClassVar[frozenset[str]] = frozenset()
-    layered: ClassVar[bool] = False
 
     @property
     def uses_lengths(self) -> bool:
@@ -78,7 +79,8 @@ class Scheme:
 
     def layer(self, index: int | Array) -> Self:
         """Returns the scheme of one layer: `index` counts those of the layers that have this kind of scheme."""
-        if not self.layered:
+        if not isinstance(self, nnx.Module):
             return self
         graph, state = nnx.split(self)
-        return nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], state))
+        own = each(state, lambda declared: declared.stacked)
+        return nnx.merge(graph, jax.tree.map(lambda leaf, stacked: leaf[index] if stacked else leaf, state, own))

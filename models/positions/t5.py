@@ -8,8 +8,7 @@ from flax import nnx
 from jax import Array, lax
 from ml_collections import ConfigDict
 
-from models.layers import Initializer, parameter
-from models.positions.layered import initializer
+from models.positions.layered import parameters
 from models.positions.scheme import BiasFunction, Scheme
 
 
@@ -45,10 +44,9 @@ class T5(Scheme, nnx.Module):
 
     places: ClassVar[frozenset[str]] = frozenset({"bias"})
 
-    def __init__(self, initial: Initializer, num_heads: int, width: int, *, buckets: int, max_distance: int) -> None:
+    def __init__(self, parameters: dict[str, nnx.Param], *, buckets: int, max_distance: int) -> None:
         self.buckets, self.max_distance = buckets, max_distance
-        # Named so that it does not decay: it is a bias.
-        self.bias_table = parameter(initial.matrix("t5.bias", (buckets, num_heads), fan_in=width, stacked=False))
+        self.bias_table = parameters["bias_table"]
 
     def bias(self) -> BiasFunction:
         """Returns the function of query positions [B|1, T] and key positions [B|1, S] that is added: [B|1, H, T, S]."""
@@ -69,5 +67,4 @@ class T5(Scheme, nnx.Module):
 def build(config: ConfigDict, rngs: nnx.Rngs | None) -> T5:
     """Builds the table from config.model; its standard deviation is 1/sqrt(width) where `init_std` is unset (T5's)."""
     t5 = config.position.t5
-    initial = initializer(config, "t5", rngs)
-    return T5(initial, config.num_heads, config.width, buckets=t5.buckets, max_distance=t5.max_distance)
+    return T5(parameters(config, "t5", rngs), buckets=t5.buckets, max_distance=t5.max_distance)

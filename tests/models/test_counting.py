@@ -3,6 +3,7 @@
 import jax
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
 from models import counting
@@ -46,11 +47,26 @@ def test_flops_formula() -> None:
     flops = counting.flops_per_token(config, 100)
     n = 3 * (16 * 20 * 2 + 16 * 10 * 2 + 3 * 16 * 24) + 32 * 16
     assert flops["N"] == n
-    assert flops["value"] == 6 * n + 12 * 3 * 2 * 10 * 100
-    assert flops["formula"] == "6 N + 12 L H K T"
+    assert flops["value"] == 6 * n + 12 * 3 * 2 * 10 * 101 / 2  # the causal half, the diagonal included
+    assert flops["palm"] == 6 * n + 12 * 3 * 2 * 10 * 100
+    assert flops["forward"] * 3 == flops["value"]
+    assert flops["formula"] == "6 N + L x 12 H K keys; keys = (T + 1) / 2"
     windowed = counting.flops_per_token(tiny(num_layers=3, attention__window_pattern=(8, 0)), 100)
-    assert windowed["value"] == 6 * windowed["N"] + 12 * 4 * 4 * (8 + 100 + 8)
+    seen = [sum(min(t + 1, window) for t in range(100)) / 100 for window in (8, 100, 8)]
+    assert windowed["value"] == pytest.approx(6 * windowed["N"] + 12 * 4 * 4 * sum(seen), rel=1e-12)
+    assert windowed["palm"] == 6 * windowed["N"] + 12 * 4 * 4 * (8 + 100 + 8)
     assert "window" in windowed["formula"]
+
+
+@given(length=st.integers(1, 200), window=st.none() | st.integers(1, 250))
+def test_visible_keys_are_the_mean_over_queries(length: int, window: int | None) -> None:
+    wanted = sum(min(t + 1, window or length) for t in range(length))
+    assert counting.visible_keys(length, window) * length == wanted
+
+
+def test_a_window_saves_what_the_mask_leaves_of_it() -> None:
+    # At T = 128 and w = 32, 2.29 times fewer pairs than causal attention has, not 4.
+    assert float(counting.visible_keys(128, None) / counting.visible_keys(128, 32)) == pytest.approx(2.2933, abs=1e-4)
 
 
 def test_heads_leave_counts_alone_at_fixed_width_and_groups_do_not() -> None:

@@ -25,6 +25,7 @@ from configs.errors import ConfigError
 from configs.rules import mesh as fields
 from data.pipeline import WHOLE, Share
 from models.axes import Rules
+from models.metadata import declared_of
 
 # Logical axes and what they are divided over. Parameters: embed, heads, kv_heads, mlp, vocab. Activations: batch,
 # length, heads.
@@ -81,10 +82,10 @@ def shardings(rules: Rules, tree: Any) -> Any:
     """Returns a tree like `tree` (parameters or optimizer state, arrays or shapes) of how each leaf lies."""
 
     def of(node: Any) -> Any:
-        names = node.get_metadata("out_sharding", None) if isinstance(node, nnx.Variable) else None
+        axes = declared_of(node).axes if isinstance(node, nnx.Variable) else ()
 
         def leaf(x: Any) -> NamedSharding:
-            return rules.sharding(names or (None,) * len(x.shape), x.shape)
+            return rules.sharding((*[None] * (len(x.shape) - len(axes)), *axes), x.shape)
 
         return jax.tree.map(leaf, node)
 

@@ -8,19 +8,19 @@ import optax
 from jax import Array
 from ml_collections import ConfigDict
 
-Params = Any  # a pytree of float32 arrays
+from models.metadata import each
 
-NO_DECAY = ("norm", "bias", "scale", "sinks")
+Params = Any  # a pytree of float32 arrays
 
 
 def decays(params: Params) -> Params:
-    """Returns bools: True for matrices, False for norms, biases and sinks (found by name: layers are stacked)."""
+    """Returns whether each parameter decays, as its declaration says: matrices do, norms, biases and sinks do not."""
+    return each(params, lambda declared: declared.decay)
 
-    def decide(path: tuple[Any, ...], _: Array) -> bool:
-        names = [str(getattr(part, "key", getattr(part, "name", part))).lower() for part in path]
-        return not any(word in name for name in names for word in NO_DECAY)
 
-    return jax.tree_util.tree_map_with_path(decide, params)
+def groups(params: Params) -> Params:
+    """Returns each parameter's optimizer group (`models/declared/parameter.py`), as `optax.multi_transform` takes."""
+    return each(params, lambda declared: declared.group)
 
 
 def make(optimizer: ConfigDict, weight_decay: Array | None = None) -> optax.GradientTransformation:

@@ -1,0 +1,47 @@
+"""Kinds of MLP: their shape and the name of their activation."""
+
+import dataclasses
+
+from ml_collections import ConfigDict
+
+from configs.errors import ConfigError, nearest
+from models.declared.parameter import Parameters, linear, nested
+
+
+@dataclasses.dataclass(frozen=True)
+class MLPKind:
+    """All that the rest of the project asks of an MLP, beside its activation (`models/layers.py`)."""
+
+    title: str  # in tables and docs
+    gated: bool  # down(f(gate x) * up x), else down(f(up x))
+
+
+KINDS: dict[str, MLPKind] = {
+    "swiglu": MLPKind("SwiGLU", gated=True),
+    "gelu": MLPKind("GELU, tanh form", gated=False),
+    "gelu_exact": MLPKind("GELU", gated=False),
+    "relu2": MLPKind("squared ReLU", gated=False),
+    "relu": MLPKind("ReLU", gated=False),
+}
+
+
+def kind_of(name: str) -> MLPKind:
+    """Returns a kind of MLP.
+
+    Raises:
+        ConfigError: an unknown kind.
+    """
+    if name not in KINDS:
+        raise ConfigError(f"model.mlp = {name!r}: must be one of {', '.join(KINDS)}{nearest(name, KINDS)}")
+    return KINDS[name]
+
+
+def parameters(model: ConfigDict) -> Parameters:
+    """Returns the declarations of one layer's MLP."""
+    width, hidden, bias = model.width, model.mlp_width, model.mlp_bias
+    into = ["gate", "up"] if kind_of(model.mlp).gated else ["up"]
+    parts = {
+        name: linear({f"mlp.{name}": hidden}, width, part="mlp", axes=("embed", "mlp"), bias=bias) for name in into
+    }
+    down = linear({"mlp.down": width}, hidden, part="mlp", axes=("mlp", "embed"), bias=bias, residual=True)
+    return nested({**parts, "down": down})
