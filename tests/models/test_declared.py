@@ -22,8 +22,8 @@ from models.positions import SCHEMES
 from models.positions.rope_scaling import SCALINGS
 from tests.drawing import configs
 from tests.models.common import as_dict, tiny
-from training import optimizer
-from training.checkpoint import flat
+from training.run_directory.checkpoint import flat
+from training.step import optimizer
 
 
 @settings(max_examples=100)

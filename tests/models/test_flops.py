@@ -13,7 +13,7 @@ from configs import validate
 from models import counting
 from models.initial import abstract
 from tests.models.common import tiny
-from training.loss import token_losses
+from training.step.loss import token_losses
 
 LENGTH = 12
 CASES: dict[str, dict[str, Any]] = {
