@@ -61,8 +61,8 @@ def test_flops_are_matched_by_depth_and_caches_by_a_latent():
         match=dict(equal="flops", to="f64", by="model.num_layers"),
     )
     (study,) = sweep(**thin).studies
-    # A layer: 6 (4 * 64**2 + 2 * 64 F) of its matrices and 12 * 64 * 32 of attention; 6 * 256 * 64 of the output.
-    layer = {f: 6 * (4 * 64**2 + 2 * 64 * f) + 12 * 64 * 32 for f in (64, 128, 192)}
+    # A layer: 6 (4 * 64**2 + 2 * 64 F) of its matrices and 12 * 64 * 33 / 2 of attention; 6 * 256 * 64 of the output.
+    layer = {f: 6 * (4 * 64**2 + 2 * 64 * f) + 12 * 64 * 33 / 2 for f in (64, 128, 192)}
     best = [min(range(1, 300), key=lambda n, f=f: abs(n * layer[f] - 120 * layer[64])) for f in layer]
     assert [arm.config.model.num_layers for arm in study.arms] == best and best[0] == 120 > best[1]
     # MLA's cache holds kv_rank + rope_dim numbers a layer: 32 - 4 give it that of one group of 16 keys and values.
