@@ -24,7 +24,7 @@ def test_peaks_are_measured_here(monkeypatch):
 def test_mfu_is_flops_by_formula_over_what_was_measured(make):
     config = make(model__mlp_width=32).config
     # 2 (16 x 16) and 2 (16 x 16) of attention, 3 (16 x 32), the output matrix 256 x 16; 12 heads x dim x length.
-    flops = 6 * (4 * 256 + 3 * 512 + 4096) + 12 * 16 * 16
+    flops = 6 * (4 * 256 + 3 * 512 + 4096) + 12 * 16 * 17 / 2
     found = {"length": 16, "tokens_per_second": 1e6}
     assert throughput.utilisation(config, "train", found, BEST) == pytest.approx(
         {"mfu": flops * 1e6 / 1e12, "mfu_published": flops * 1e6 / 275e12}

@@ -9,7 +9,9 @@ from flax import nnx
 from hypothesis import given, settings
 from ml_collections import ConfigDict
 
-from configs import attention, positions, validate
+from configs import fields, validate
+from configs.rules import mlp as mlp_rules
+from configs.rules import positions
 from models import layers, transformer
 from models.declared import attention as attentions
 from models.declared import mlp
@@ -69,9 +71,9 @@ def test_an_undeclared_parameter_is_refused() -> None:
 )
 def test_a_declaration_is_checked(wrong: dict[str, Any]) -> None:
     sound = parameters(tiny())["embedding"]
-    fields = {name: getattr(sound, name) for name in sound.__dataclass_fields__}
+    whole = {name: getattr(sound, name) for name in sound.__dataclass_fields__}
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        Parameter(**(fields | wrong))
+        Parameter(**(whole | wrong))
 
 
 def test_optimizer_groups_are_trees_like_the_parameters() -> None:
@@ -88,9 +90,8 @@ def test_every_registry_has_the_same_keys() -> None:
     """A choice that the config allows is declared, and has its module; in every other place a missing one fails."""
     assert [*positions.KINDS] == [*schemes.KINDS] == [*SCHEMES]
     assert sorted(positions.SCALINGS) == sorted(SCALINGS)
-    assert [*validate.CHOICES["model.mlp"]] == [*mlp.KINDS] == [*layers.ACTIVATIONS]
-    assert [*validate.CHOICES["model.attention.kind"]] == [*attentions.KINDS] == [*transformer.ATTENTIONS]
-    assert attention.ROTATION
+    assert [*fields.choices("model.mlp")] == [*mlp.KINDS] == [*layers.ACTIVATIONS] == [*mlp_rules.WIDTHS]
+    assert [*fields.choices("model.attention.kind")] == [*attentions.KINDS] == [*transformer.ATTENTIONS]
 
 
 def test_unknown_kinds_are_refused() -> None:

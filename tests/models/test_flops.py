@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from configs import validate
+from configs import fields
 from models import counting
 from models.initial import abstract
 from tests.models.common import tiny
@@ -17,10 +17,10 @@ from training.step.loss import token_losses
 
 LENGTH = 12
 CASES: dict[str, dict[str, Any]] = {
-    **{kind: {"position__kind": kind} for kind in validate.CHOICES["model.position.kind"]},
+    **{kind: {"position__kind": kind} for kind in fields.choices("model.position.kind")},
     **{
         f"scaling {kind}": {"position__rope__scaling__kind": kind, "position__rope__scaling__original_length": 4}
-        for kind in validate.CHOICES["model.position.rope.scaling.kind"]
+        for kind in fields.choices("model.position.rope.scaling.kind")
         if kind != "longrope"
     },
     "scaling longrope": {
@@ -29,7 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
         "position__rope__scaling__short_factor": (1.0, 1.5),
         "position__rope__scaling__long_factor": (2.0, 3.0),
     },
-    **{f"mlp {kind}": {"mlp": kind} for kind in validate.CHOICES["model.mlp"]},
+    **{f"mlp {kind}": {"mlp": kind} for kind in fields.choices("model.mlp")},
     "mla": {"attention__kind": "mla", "attention__mla__value_dim": 6},
     "mla, latent queries": {"attention__kind": "mla", "attention__mla__query_rank": 6},
     "mqa, head_dim apart from the width": {"num_kv_heads": 1, "head_dim": 10},
