@@ -270,6 +270,7 @@ _EVAL = group(
     lengths=field((), "further lengths evaluated, in tokens", _COUNTS),
     sliding=field(0.0, "share of each length by which sliding windows move, in (0, 1]; 0: none are evaluated",
                   rule("in (0, 1], or 0 for none", lambda value: 0 <= value <= 1)),
+    control=field(True, "the loss beyond the training length also with attention windows of that length"),
     scalings=field((), 'RoPE scalings applied at evaluation only, beside the run\'s own, e.g. ("linear", "yarn")',
                    each(positions.SCALINGS)),
     scaling_factor=field(0.0, "their factor, 1 or more; 0: each length over scaling.original_length",
@@ -282,6 +283,11 @@ _EVAL = group(
                    choice("auto", *tasks.SYNTHETIC)),
         haystack=field("auto", "own, noise, text, distractors, or auto (data.retrieval.haystack)",
                        choice("auto", "own", *tasks.HAYSTACKS)),
+        filler=field("auto", "of mqar and mqar_gaps, beyond the training length, between the pairs and the questions "
+                     "that count: questions (for other pairs), gaps, text, or auto (gaps for mqar_gaps, else questions)",
+                     choice("auto", *tasks.FILLERS)),
+        control=field(True, "beyond the training length also ask the model with its attention window set to the "
+                      "training length (the local baseline): what it answers was not retrieved from far"),
         depths=field(5, "points over 0 .. 1; equal bins where a row asks at every depth, as mqar's do", _POSITIVE),
         needles=field((), "numbers asked for, each in rows of its own: pairs, needles, hops or tokens; empty: "
                       "data.mqar.pairs or data.retrieval.needles, as the run trains with", _COUNTS),

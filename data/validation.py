@@ -1,4 +1,4 @@
-"""The validation split in batches that score each token once, whatever the batch size."""
+"""The validation split in batches: each token once, or in rows of exactly one length."""
 
 from collections.abc import Iterator
 
@@ -35,7 +35,7 @@ class Validation:
         self.length, self.batch_size = length, batch_size
         self._stream = stream
         # The last separator joins nothing.
-        self._end = len(stream) - (1 if stream.separated and packing == "contiguous" else 0)
+        self._end = _end(stream) if packing == "contiguous" else len(stream)
         self._packed = Packed(stream, length) if packing == "segments" else None
         if self._packed is None and self._end < 2:
             raise UserError("the validation split has fewer than two tokens; nothing to predict")
@@ -76,3 +76,80 @@ class Validation:
             batch["targets"][at, : len(targets)] = self._stream.tokens[targets]
             batch["weights"][at, : len(targets)] = 1
         return batch
+
+
+def _end(stream: TokenStream) -> int:
+    """Returns the tokens of documents joined by the separator: the last separator joins nothing."""
+    return len(stream) - (1 if stream.separated else 0)
+
+
+class ExactRows:
+    """Rows of exactly `length` tokens over the split, its documents joined by the separator; no short rows.
+
+    Rows lie end to end in stretches, and what is left of a stretch behind its last row is dropped. With `max_tokens` 0,
+    or as many as there are, the one stretch is the whole split. Otherwise stretches are spread evenly over it; each has
+    a size that does not depend on the length, as long as it holds a row: up to 16 training lengths, less where that
+    would leave fewer than 8 of them. So lengths that divide a stretch score the same tokens, and what is scored at one
+    length does not depend on which others are asked for.
+
+    Args:
+        stream: the split.
+        length: T.
+        batch_size: B.
+        training_length: tokens.
+        max_tokens: about so many are scored; 0: all.
+        skip: tokens at the split's beginning that are not scored.
+        before: tokens before each row's own that a batch holds too, with weight 0; `skip` at most.
+
+    Attributes:
+        rows: how many.
+        tokens: how many are scored.
+        dropped: how many targets of the stretches no whole row holds.
+        available: the targets there are behind `skip`.
+    """
+
+    def __init__(
+        self,
+        stream: TokenStream,
+        *,
+        length: int,
+        batch_size: int,
+        training_length: int,
+        max_tokens: int = 0,
+        skip: int = 0,
+        before: int = 0,
+    ) -> None:
+        if before > skip:
+            raise ValueError(f"before = {before}: must be skip = {skip} at most")
+        self.length, self.batch_size, self._before, self._stream = length, batch_size, before, stream
+        self.available = max(0, _end(stream) - 1 - skip)
+        size, starts = _stretches(self.available, length, training_length, max_tokens)
+        each = size // length
+        self._starts = (skip + starts[:, None] + length * np.arange(each)).ravel()
+        self.rows = len(self._starts)
+        self.tokens = self.rows * length
+        self.dropped = len(starts) * size - self.tokens
+
+    def __len__(self) -> int:
+        """How many batches."""
+        return -(-self.rows // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for first in range(0, self.rows, self.batch_size):
+            batch = empty(self.batch_size, self._before + self.length, segments=False)
+            for at, start in enumerate(self._starts[first : first + self.batch_size]):
+                text = np.asarray(self._stream.tokens[start - self._before : start + self.length + 1])
+                batch["tokens"][at], batch["targets"][at] = text[:-1], text[1:]
+                batch["weights"][at, self._before :] = 1
+            yield batch
+
+
+def _stretches(available: int, length: int, training_length: int, max_tokens: int) -> tuple[int, np.ndarray]:
+    """Returns (tokens a stretch, where each begins among `available` targets, int64 [n])."""
+    if not max_tokens or max_tokens >= available:
+        return available, np.zeros(1, np.int64)
+    size = training_length * min(16, max(1, max_tokens // 8 // training_length))
+    size = min(max(size, length), available)
+    total = available // size
+    kept = min(total, -(-max_tokens // size))
+    return size, np.arange(kept) * total // kept * size

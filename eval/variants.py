@@ -6,9 +6,11 @@ from ml_collections import ConfigDict
 
 from configs import validate
 from configs.rules.positions import XPOS_REACH
+from models import pattern
 from models.positions import stretched
 
 TRAINED = "trained"  # the run's own setting, unchanged
+CONTROL = "local baseline"  # the run's own setting, with its attention window set to the training length
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,35 @@ def lengths(config: ConfigDict) -> list[tuple[int, float]]:
 def at_training_length(config: ConfigDict) -> Variant:
     """Returns the run's model as it is, at its training length."""
     return Variant(1.0, config.data.length, TRAINED, own_factor(config.model), config.model)
+
+
+def beyond(config: ConfigDict, length: int) -> int:
+    """Returns the training length where `length` is longer, else 0."""
+    return int(config.data.length) if length > config.data.length else 0
+
+
+def control(config: ConfigDict, variant: Variant) -> Variant:
+    """Returns the local baseline of a variant: the run's model as trained, with no window beyond the training length.
+
+    Each layer's window becomes the smaller of its own and the training length. A layer then reads no token that is
+    farther back; what stacked layers hand on reaches `reach` tokens. `reason` says why there is none.
+    """
+    changed, length = validate.from_dict(validate.to_dict(config)), int(config.data.length)
+    attention = changed.model.attention
+    if attention.window_pattern:
+        attention.window_pattern = tuple(min(window or length, length) for window in attention.window_pattern)
+    else:
+        attention.window = min(attention.window or length, length)
+    problems = validate.problems(changed)
+    reason = unreachable(changed.model, variant.length) or (problems[0] if problems else None)
+    model = changed.model if reason is None else None
+    return Variant(variant.multiple, variant.length, CONTROL, own_factor(config.model), model, reason)
+
+
+def reach(model: ConfigDict) -> int | None:
+    """Returns how many tokens back anything can act on a prediction through all layers; None: any number."""
+    windows = [plan.window for plan in pattern.plans(model)]
+    return None if None in windows else sum(window - 1 for window in windows if window is not None)
 
 
 def own_factor(model: ConfigDict) -> float:

@@ -35,6 +35,8 @@ COUNTED = (
 )
 
 HAYSTACKS = ("noise", "text", "distractors")
+FILLERS = ("questions", "gaps", "text")  # between pairs and the questions that count, beyond the training length
+FILLED = ("mqar", "mqar_gaps")  # tasks that have it; the others lie in a haystack
 # The haystack a task has by definition; RULER's essays are the run's own text here.
 OWN_HAYSTACK = {
     "passkey": "noise",
@@ -49,6 +51,9 @@ OWN_HAYSTACK = {
 THRESHOLDS: dict[str, tuple[float, bool]] = {"pi": (0.2, False), "yarn": (0.8, False), "ruler": (0.856, True)}
 
 
+# A condition whose local baseline (the model with a window of the training length) is right in more than chance plus
+# this share of answers, by the lower end of its interval, does not measure distance.
+LOCAL = 0.1
 FEW = 50  # independent examples below which cells of a grid cannot be ranked; 10 to 20 trials tell nothing
 
 
@@ -167,6 +172,12 @@ def vocabulary_needed(name: str, needles: int, pairs: int) -> int:
 def asking_problems(config: ConfigDict) -> list[str]:
     """Returns what is wrong with the numbers of needles that an evaluation asks for."""
     name, found = asked(config), []
+    filler = config.eval.retrieval.filler
+    if filler != "auto" and name not in FILLED:
+        found.append(
+            f"eval.retrieval.filler = {filler!r}: {name} has none, but eval.retrieval.haystack where it is in words; "
+            f"must be auto, or the task one of {', '.join(FILLED)}"
+        )
     for number in config.eval.retrieval.needles:
         told = f"eval.retrieval.needles = {config.eval.retrieval.needles}"
         if name not in COUNTED:

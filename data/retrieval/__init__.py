@@ -7,7 +7,8 @@ describes them all.
 
 from data.retrieval.build import make
 from data.retrieval.draws import Draw
+from data.retrieval.pairs import FarPairs, Mqar, far
 from data.retrieval.rows import Rows, Task
 from data.retrieval.source import TaskSource, evaluation
 
-__all__ = ["Draw", "Rows", "Task", "TaskSource", "evaluation", "make"]
+__all__ = ["Draw", "FarPairs", "Mqar", "Rows", "Task", "TaskSource", "evaluation", "far", "make"]

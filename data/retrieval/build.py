@@ -11,6 +11,7 @@ from data.retrieval.in_text import TextTask
 from data.retrieval.induction import Induction
 from data.retrieval.mqar_gaps import MqarGaps
 from data.retrieval.niah import KINDS, Niah
+from data.retrieval.pairs import Mqar
 from data.retrieval.passkey import Passkey
 from data.retrieval.rows import Task
 from data.retrieval.selective_copy import SelectiveCopy
@@ -25,7 +26,7 @@ def make(
     """Returns a task as `config.data.retrieval` (and `config.data.mqar`, for mqar_gaps) sets it.
 
     Args:
-        name: of `configs.rules.tasks.TASKS`.
+        name: of `configs.rules.tasks.SYNTHETIC`; `mqar` is for evaluation, `data/mqar.py` makes its training rows.
         config: resolved.
         tokenizer: the run's; tasks of bare tokens need none.
         text: the split that haystacks of text are cut from: train for training, validation for evaluation.
@@ -35,10 +36,12 @@ def make(
         UserError: an unknown name, no tokenizer or text where one is needed, or a tokenizer that cannot write the task.
     """
     settings = config.data.retrieval
-    if name not in tasks.TASKS:
-        raise UserError(f"{name!r} is no retrieval task{nearest(name, tasks.TASKS)}")
+    if name not in tasks.SYNTHETIC:
+        raise UserError(f"{name!r} is no retrieval task{nearest(name, tasks.SYNTHETIC)}")
+    mqar = config.data.mqar
+    if name == "mqar":  # as many pairs as the training length holds
+        return Mqar(max(1, min(mqar.pairs, (config.data.length + 1) // 4, mqar.vocab_size // 2)), mqar.vocab_size)
     if name == "mqar_gaps":
-        mqar = config.data.mqar
         return MqarGaps(mqar.pairs, mqar.vocab_size, mqar.power, mqar.filler == "random")
     if name == "selective_copy":
         return SelectiveCopy(settings.needles, settings.vocab_size)

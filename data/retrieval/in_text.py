@@ -90,6 +90,10 @@ class TextTask:
         """Returns pieces that hold every character a random key or value may have."""
         raise NotImplementedError
 
+    def chance(self, needles: int | None = None) -> float:
+        """See `rows.Task`."""
+        raise NotImplementedError
+
     def rows(
         self,
         draw: Draw,
@@ -193,7 +197,11 @@ class TextTask:
             at += len(answers[answer])
         depths = [offsets[sample.answers[answer][1]] / room if room else 0.0 for answer in order]
         references = tuple(sample.answers[answer][0].strip() for answer in order)
-        return _Laid(np.concatenate(parts), np.array(answered), np.array(depths), spans, prompt, number, references)
+        ends = [_nearest(sample, spans, reference) for reference in references]
+        distances = np.array([begin - (end - 1) for (begin, _), end in zip(answered, ends, strict=True)])
+        return _Laid(
+            np.concatenate(parts), np.array(answered), np.array(depths), spans, prompt, number, references, distances
+        )
 
     def _places(self, dice: Dice, hay: Hay, count: int, asked: Sequence[int], depth: float | None) -> list[int]:
         """Returns the haystack's tokens before each needle: one of those asked for at the depth, others anywhere."""
@@ -201,6 +209,12 @@ class TextTask:
         if depth is not None:
             places[asked[dice.below(len(asked))]] = hay.offset(depth)
         return sorted(places) if self.chained else places
+
+
+def _nearest(sample: Sample, spans: np.ndarray, answer: str) -> int:
+    """Returns the end of the last needle that holds an answer, among needles laid at `spans` [N, 2]."""
+    holding = [k for k, needle in enumerate(sample.needles) if any(piece.strip() == answer for piece in needle)]
+    return int(spans[holding, 1].max())
 
 
 @dataclass(frozen=True)
@@ -214,6 +228,7 @@ class _Laid:
     prompt: int
     number: int
     references: tuple[str, ...]
+    distances: np.ndarray
 
 
 def _joined(rows: Sequence[_Laid], length: int) -> Rows:
@@ -221,10 +236,12 @@ def _joined(rows: Sequence[_Laid], length: int) -> Rows:
     answers, needles = max(len(row.spans) for row in rows), max(len(row.needles) for row in rows)
     tokens, depths = np.empty((count, length), np.int32), np.full((count, answers), np.nan)
     spans, told = np.zeros((count, answers, 2), np.int32), np.zeros((count, needles, 2), np.int32)
+    distances = np.zeros((count, answers), np.int32)
     for index, row in enumerate(rows):
         tokens[index] = row.tokens
         spans[index, : len(row.spans)], depths[index, : len(row.depths)] = row.spans, row.depths
         told[index, : len(row.needles)] = row.needles
+        distances[index, : len(row.distances)] = row.distances
     prompts = np.array([row.prompt for row in rows], np.int32)
     return Rows(
         tokens=tokens,
@@ -236,6 +253,7 @@ def _joined(rows: Sequence[_Laid], length: int) -> Rows:
         ends=np.full(count, length, np.int32),
         pairs=np.array([row.number for row in rows], np.int32),
         references=tuple(row.references for row in rows),
+        distances=distances,
     )
 
 

@@ -32,6 +32,10 @@ class Induction:
         """See `rows.Task`."""
         return 2 * (self._most(needles) + 1)
 
+    def chance(self, needles: int | None = None) -> float:
+        """See `rows.Task`: every token of the answer is guessed."""
+        return float(self.vocab_size) ** -self._most(needles)
+
     def _most(self, needles: int | None) -> int:
         return 1 if self.name == "induction_complete" else needles or self.needles
 
@@ -79,6 +83,7 @@ class Induction:
                 (" ".join(map(str, segment[1 : n + 1])),)
                 for segment, n in zip(segments.tolist(), m.tolist(), strict=True)
             ),
+            distances=(prompts[:, None] - (before + size - 1)).astype(np.int32),
         )
 
     def _segments(self, draw: Draw, first: int, m: np.ndarray, most: int) -> np.ndarray:

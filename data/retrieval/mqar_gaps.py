@@ -35,6 +35,10 @@ class MqarGaps:
         """See `rows.Task`."""
         return 4 * (needles or self.needles)
 
+    def chance(self, needles: int | None = None) -> float:
+        """See `rows.Task`."""
+        return 1 / (self.vocab_size // 2)
+
     def rows(
         self,
         draw: Draw,
@@ -51,12 +55,12 @@ class MqarGaps:
         if length < self.shortest(pairs):
             raise UserError(f"a row of {length} tokens is too short for mqar_gaps: {pairs} pairs need {4 * pairs}")
         m = numbers(draw.key(self.name), first, count, pairs, vary)
-        keys, values = self._told(draw, first, m, pairs)
-        places = self._places(draw, first, count, pairs, (length - 2 * pairs) // 2)
+        keys, values = self.told(draw, first, m, pairs)
+        places = places_of(draw.key(self.name, 1), first, count, pairs, (length - 2 * pairs) // 2, self.power)
         # A row of fewer pairs has its questions earlier; its last places stay filler.
         columns = 2 * m[:, None] + 2 * places
         valid = np.arange(pairs) < m[:, None]
-        tokens = self._filler(draw, first, length, np.where(valid, keys, -1), np.where(valid, values, -1))
+        tokens = self.filler(draw, first, length, np.where(valid, keys, -1), np.where(valid, values, -1))
         rows = np.arange(count)[:, None]
         for column, what in (
             (2 * np.arange(pairs)[None, :], keys),
@@ -82,9 +86,10 @@ class MqarGaps:
             ends=last + 1,
             pairs=m.astype(np.int32),
             references=tuple(tuple(map(str, row[:n])) for row, n in zip(values.tolist(), m.tolist(), strict=True)),
+            distances=np.where(valid, columns - 2 * np.arange(pairs), 0).astype(np.int32),
         )
 
-    def _told(self, draw: Draw, first: int, m: np.ndarray, pairs: int) -> Arrays:
+    def told(self, draw: Draw, first: int, m: np.ndarray, pairs: int) -> Arrays:
         """Returns keys and values, int64 [n, pairs] both, on the side of the split that is wanted."""
         half, key = self.vocab_size // 2, draw.key(self.name)
 
@@ -100,19 +105,21 @@ class MqarGaps:
 
         return settled(make, content, len(m), draw.held_out)
 
-    def _places(self, draw: Draw, first: int, count: int, pairs: int, places: int) -> np.ndarray:
-        """Returns each pair's place, int64 [n, pairs], from 0: drawn one after the other without putting back.
-
-        That is an exponential race: the p smallest of Exp(1) / weight, in order (Efraimidis and Spirakis 2006).
-        """
-        words = seeding.random_words(draw.key(self.name, 1), first, count, places)[:, :places]
-        uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-        race = -np.log(uniform) * np.arange(1, places + 1) ** (1 - self.power)
-        return np.argsort(race, axis=1, kind="stable")[:, :pairs]
-
-    def _filler(self, draw: Draw, first: int, length: int, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    def filler(self, draw: Draw, first: int, length: int, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Returns int32 [n, length + 1]: blanks, or tokens that are in none of the row's pairs (-1: no pair)."""
         count = len(keys)
         if not self.random_filler:
             return np.zeros((count, length + 1), np.int32)
         return excluding(draw.key(self.name, 2), first, length + 1, np.concatenate([keys, values], 1), self.vocab_size)
+
+
+def places_of(key: np.ndarray, first: int, count: int, pairs: int, places: int, power: float) -> np.ndarray:
+    """Returns each pair's place, int64 [n, pairs], from 0: drawn one after the other without putting back.
+
+    Place g has a weight of g^(power - 1). It is an exponential race: the `pairs` smallest of Exp(1) / weight, in order
+    (Efraimidis and Spirakis 2006).
+    """
+    words = seeding.random_words(key, first, count, places)[:, :places]
+    uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    race = -np.log(uniform) * np.arange(1, places + 1) ** (1 - power)
+    return np.argsort(race, axis=1, kind="stable")[:, :pairs]

@@ -89,6 +89,10 @@ class Niah(TextTask):
         """One needle, where nothing comes in numbers; distractors are no needles."""
         return None if KINDS[self.kind].several else 1
 
+    def chance(self, needles: int | None = None) -> float:
+        """See `rows.Task`."""
+        return 2.0**-122 if KINDS[self.kind].values == "uuids" else 1 / (9 * 10 ** (self.digits - 1))
+
     def alphabet(self) -> tuple[str, ...]:
         """See `TextTask`."""
         kind, digits = KINDS[self.kind], "0123456789"

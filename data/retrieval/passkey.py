@@ -21,6 +21,10 @@ class Passkey(TextTask):
         """There is one pass key."""
         return 1
 
+    def chance(self, needles: int | None = None) -> float:
+        """See `rows.Task`."""
+        return 1 / (9 * 10 ** (self.digits - 1))
+
     def alphabet(self) -> tuple[str, ...]:
         """See `TextTask`."""
         return ("0123456789",)

@@ -23,6 +23,8 @@ class Rows:
         ends: int32 [n], the end of the last answer.
         pairs: int32 [n], how many needles, pairs, hops or tokens a row holds.
         references: for each row the answers as text (token numbers, for tasks of bare tokens).
+        distances: int32 [n, A], tokens from the end of the nearest copy of what an answer is about (the last token of
+            its pair, needle or segment) to the answer's first token; 0 where a row has fewer.
     """
 
     tokens: np.ndarray
@@ -34,6 +36,7 @@ class Rows:
     ends: np.ndarray
     pairs: np.ndarray
     references: tuple[tuple[str, ...], ...]
+    distances: np.ndarray
 
     def batch(self, answer_weight: float = 1.0, text_weight: float = 0.0) -> dict[str, np.ndarray]:
         """Returns tokens, targets int32 and weights float32, [n, length - 1]; a target's weight tells what it is."""
@@ -64,6 +67,9 @@ class Task(Protocol):
 
     def shortest(self, needles: int | None = None) -> int:
         """Returns the tokens that a row with so many needles needs at most, without any haystack."""
+
+    def chance(self, needles: int | None = None) -> float:
+        """Returns the share of answers that a guess among all values there can be gets right."""
 
     def rows(
         self,

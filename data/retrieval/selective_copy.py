@@ -32,6 +32,10 @@ class SelectiveCopy:
         """See `rows.Task`."""
         return 2 * (needles or self.needles) + 1
 
+    def chance(self, needles: int | None = None) -> float:
+        """See `rows.Task`."""
+        return 1 / (self.vocab_size - FIRST)
+
     def rows(
         self,
         draw: Draw,
@@ -68,6 +72,7 @@ class SelectiveCopy:
             ends=np.full(count, length, np.int32),
             pairs=m.astype(np.int32),
             references=tuple(tuple(map(str, row[:n])) for row, n in zip(told.tolist(), m.tolist(), strict=True)),
+            distances=np.where(valid, answers - places, 0).astype(np.int32),
         )
 
     def _tokens(self, draw: Draw, first: int, m: np.ndarray, most: int) -> np.ndarray:

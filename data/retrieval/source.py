@@ -60,13 +60,30 @@ class TaskSource:
         return found
 
 
-def evaluation(task: Task, seed: int, *, length: int, batch_size: int, rows: int) -> Iterator[Batch]:
+def evaluation(
+    task: Task, seed: int, *, length: int, batch_size: int, rows: int, vary: bool = True, beyond: int = 0
+) -> Iterator[Batch]:
     """Yields `rows` held-out rows in batches that score answers alone; the last is filled up with weight 0.
 
-    The number of needles is drawn as in training. Rows do not depend on the batch size.
+    Rows do not depend on the batch size.
+
+    Args:
+        task: from `make`.
+        seed: the run's.
+        length: T.
+        batch_size: B.
+        rows: how many.
+        vary: draw the number of needles as in training; else the task's own.
+        beyond: above 0, only answers count whose nearest copy lies more than so many tokens back.
     """
     for first in range(0, rows, batch_size):
         count = min(batch_size, rows - first)
-        found = task.rows(Draw(seed, held_out=True), first, count, length=length + 1, vary=True).batch()
+        drawn = task.rows(Draw(seed, held_out=True), first, count, length=length + 1, vary=vary)
+        found = drawn.batch()
+        if beyond:
+            column = np.arange(length + 1)
+            inside: np.ndarray = (column >= drawn.spans[:, :, :1]) & (column < drawn.spans[:, :, 1:])  # [n, A, T + 1]
+            inside &= (drawn.distances > beyond)[:, :, None]
+            found["weights"] = np.any(inside, axis=1)[:, 1:].astype(np.float32)
         fill = [(0, batch_size - count), (0, 0)]
         yield {name: np.pad(values, fill) for name, values in found.items()}

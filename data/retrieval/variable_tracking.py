@@ -30,6 +30,10 @@ class VariableTracking(TextTask):
         """A name is told before it is used."""
         return True
 
+    def chance(self, needles: int | None = None) -> float:
+        """See `rows.Task`."""
+        return float(len(ascii_uppercase)) ** -self.letters
+
     def alphabet(self) -> tuple[str, ...]:
         """See `TextTask`."""
         return "0123456789", ascii_uppercase

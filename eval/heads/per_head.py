@@ -116,7 +116,7 @@ def _batches(run: Run, length: int, rows: int) -> Iterator[Mapping[str, np.ndarr
     if reason := source.reason(length):
         raise UserError(f"eval.heads.length = {length}: {reason}")
     taken = 0
-    for batch in source.at(length)[0]:
+    for batch in source.at(length).batches:
         if taken >= rows:
             return
         taken += len(batch["tokens"])

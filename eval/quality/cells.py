@@ -22,6 +22,7 @@ class Answers:
         found: whether it is anywhere in what its row generated, bool [N]; None for teacher-forced answers.
         reference: the answer as text, object [N].
         said: all that its row generated, as text, object [N].
+        distance: tokens from the nearest copy of what it is about, int [N] (see `data.retrieval.Rows`).
     """
 
     depth: np.ndarray
@@ -31,6 +32,7 @@ class Answers:
     found: np.ndarray | None = None
     reference: np.ndarray | None = None
     said: np.ndarray | None = None
+    distance: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.depth.shape != self.correct.shape:
@@ -52,6 +54,21 @@ class Answers:
         values = [None if value is None else value[chosen] for value in values]
         return Answers(*values)
 
+    def from_beyond(self, length: int) -> "Answers":
+        """Returns the answers whose nearest copy lies more than `length` tokens back; all of them where none does."""
+        if self.distance is None or not (self.distance > length).any():
+            return self
+        return self.at(self.distance > length)
+
+    def nearer(self, length: int) -> "Answers":
+        """Returns the answers whose nearest copy lies `length` tokens back or less."""
+        assert self.distance is not None, "distances are known"
+        return self.at(self.distance <= length)
+
+    def near_depth(self, depth: float, depths: np.ndarray) -> "Answers":
+        """Returns the answers that are nearest to one depth of a grid."""
+        return self.at(nearest(self.depth, depths) == int(np.abs(depths - depth).argmin()))
+
     @property
     def counts(self) -> dict[str, Any]:
         """The counts of correct answers: see `counts`."""
@@ -69,6 +86,34 @@ class Answers:
             return None
         rows = None if self.row is None else counts(_whole(self.found, self.row))
         return {**counts(self.found, self.row), "rows": rows}
+
+
+def distances(answers: Answers) -> dict[str, Any] | None:
+    """Returns how many tokens back the nearest copies lie: median, quartiles, least and most; None for none."""
+    if answers.distance is None or not len(answers.distance):
+        return None
+    low, middle, high = np.percentile(answers.distance, [25, 50, 75])
+    return {
+        "median": float(middle),
+        "quartiles": [float(low), float(high)],
+        "least": int(answers.distance.min()),
+        "most": int(answers.distance.max()),
+    }
+
+
+def measures_distance(answers: Answers, length: int, control: Answers | None, chance: float) -> bool | None:
+    """Tells whether what these answers show is retrieval from beyond `length` tokens; None: not known, or length 0.
+
+    Not so where none of them lies beyond it, or where the local baseline does well: the lower end of its interval is
+    more than `tasks.LOCAL` above chance.
+    """
+    if not length or not len(answers.correct):
+        return None
+    if answers.distance is not None and not (answers.distance > length).any():
+        return False
+    if control is None or not len(control.correct):
+        return None
+    return bool(control.counts["interval"][0] <= chance + tasks.LOCAL)
 
 
 FIELDS = tuple(one.name for one in fields(Answers))
@@ -120,16 +165,14 @@ def by_depth(
     ("merged"), where the row is too short to tell them apart.
     """
 
-    def within(answers: Answers, index: int) -> Answers:
-        return answers.at(nearest(answers.depth, depths) == index)
-
     found = []
     for index, depth in enumerate(depths):
-        here = within(forced, index)
-        given = None if generated is None else within(generated, index)
+        here = forced.near_depth(depth, depths)
+        given = None if generated is None else generated.near_depth(depth, depths)
         cell = {
             "depth": float(depth),
             **here.counts,
+            "distance": distances(here),
             "exact_match": given and given.counts,
             "answers_found": given and given.shares,
         }
@@ -162,6 +205,7 @@ def records(forced: Answers, generated: Answers | None) -> Iterator[dict[str, An
                 "answer": how,
                 "row": _at(answers.row, index, int),
                 "depth": float(answers.depth[index]),
+                "distance": _at(answers.distance, index, int),
                 "correct": bool(right),
                 "found": _at(answers.found, index, bool),
                 "loss": _at(answers.loss, index, float),

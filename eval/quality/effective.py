@@ -16,7 +16,8 @@ def lengths(by_length: Iterable[Mapping[str, Any]], given: str, measure: str = "
     """Returns, for each scaling, the longest length up to which every measured length reaches the threshold.
 
     Args:
-        by_length: entries of eval/retrieval.json: length, scaling, accuracy (None where it could not be asked).
+        by_length: entries of eval/retrieval.json: length, scaling, accuracy (None where it could not be asked),
+            measures_distance; where that is false an entry says nothing about its length, and is left out.
         given: of configs/rules/tasks.py's THRESHOLDS, or a number.
         measure: accuracy, or exact_match (of generated answers).
 
@@ -30,7 +31,7 @@ def lengths(by_length: Iterable[Mapping[str, Any]], given: str, measure: str = "
         scaling = entry["scaling"]
         value = entry.get(measure)
         value = value.get("accuracy") if isinstance(value, Mapping) else value
-        if value is None:
+        if value is None or entry.get("measures_distance") is False:
             continue
         here = found.setdefault(scaling, {"length": 0, "bounded": False})
         if scaling in failed:

@@ -1,23 +1,33 @@
 """Loss on held-out data: over the whole split, by position, and at longer lengths under each RoPE scaling."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from configs.rules import tasks
-from data import pipeline, retrieval
-from data.validation import Validation
+from data import retrieval, streams
+from data.validation import ExactRows, Validation
 from eval.progress import Silent
-from eval.quality import intervals, recall, scoring, sliding
-from eval.quality.retrieval import make
+from eval.quality import intervals, scoring, sliding
+from eval.quality.retrieval import far, make, no_filler, too_short
 from eval.quality.tally import Tally, bits_per_byte, scale_interval
-from eval.variants import Variant, at_training_length, rows_at, variants
+from eval.variants import CONTROL, Variant, at_training_length, beyond, control, reach, rows_at, variants
 from training.run_directory.run import Run, open_text
 from training.step import mesh as meshes
 
 Batches = Iterable[Mapping[str, np.ndarray]]  # tokens, targets, weights; maybe positions, segments, each [B, T]
 RECALL_ROWS = 512  # at the training length; fewer at longer ones, so that about as many answers are scored
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one length in batches; `dropped` counts the tokens of the text that no whole row holds."""
+
+    batches: Batches
+    number: int  # of batches
+    dropped: int | None = None  # None: rows are drawn, not cut from a text
 
 
 class Source(Protocol):
@@ -28,8 +38,8 @@ class Source(Protocol):
     def whole(self) -> tuple[Batches, int, int | None]:
         """Returns (batches at the training length, how many, bytes of text they score or None)."""
 
-    def at(self, length: int) -> tuple[Batches, int]:
-        """Returns (batches in rows of `length`, how many): the same tokens at every length, where there are some."""
+    def at(self, length: int) -> Rows:
+        """Returns rows of exactly `length`, whatever other lengths are evaluated."""
 
     def sliding(self, length: int) -> tuple[Batches, int] | None:
         """Returns (overlapping windows of `length` that score the tokens of `at` once, how many batches), or None."""
@@ -44,12 +54,14 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     `loss` is in nats a token over every token of the validation split at the training length; `bits_per_byte` is the
     same information over the text's bytes, so that tokenizers can be compared. Intervals are 95% block-bootstrap
     intervals over consecutive rows: they tell how far the loss would move on other text of the kind, not on another
-    seed. `by_length` scores the same tokens (about `settings.tokens` of them) at every length, in rows of that length
-    laid end to end; where `settings.sliding` asks for it also in windows that overlap (see
-    eval/quality/sliding.py), under "sliding".
+    seed. `by_length` scores about `settings.tokens` tokens in rows of exactly each length, laid end to end (see
+    `data.validation.ExactRows`; what is left behind the last row is not scored, and counted as "dropped"); where
+    `settings.sliding` asks for it also in windows that overlap (see eval/quality/sliding.py), under "sliding". Beyond
+    the training length "control" has the loss of the same rows with attention windows of the training length: what is
+    lower than that comes from farther back.
 
     A run that does not train on text is scored on the answers of held-out rows of its main task ("source": "mqar", or
-    the name of another).
+    the name of another); beyond the training length on answers whose nearest copy lies farther back than it.
     """
     source, devices = source_of(run), 1 if run.mesh is None else run.mesh.size
     batches, count, size = source.whole()
@@ -74,29 +86,45 @@ def source_of(run: Run) -> Source:
     """Returns the held-out data of what a run trains on."""
     if tasks.uses(run.config, "text"):
         return Text(run, open_text(run))
-    name = tasks.main_task(run.config)
-    return Recall(run) if name is None or name == "mqar" else Task(run, name)
+    return Task(run, tasks.main_task(run.config) or "mqar")
 
 
 def _by_length(run: Run, source: Source, progress: Silent) -> Iterator[dict[str, Any]]:
     known: dict[Any, dict[str, Any]] = {}
+
+    def at(variant: Variant) -> dict[str, Any]:
+        assert variant.model is not None, "there is a reason not to evaluate"
+        key = scoring.function_key(variant.model, variant.length)
+        if key not in known:
+            known[key] = _at_length(run, source, variant, progress)
+        return known[key]
+
     for variant in variants(run.config):
         reason = variant.reason or source.reason(variant.length)
         if variant.model is None or reason:
             nothing = {"loss": None, "interval": None, "tokens": 0, "by_position": None}
             yield {**variant.entry, "reason": reason, **nothing}
             continue
-        key = scoring.function_key(variant.model, variant.length)
-        if key not in known:
-            known[key] = _at_length(run, source, variant, progress)
-        yield {**variant.entry, **known[key]}
+        entry = {**variant.entry, **at(variant)}
+        if run.config.eval.control and beyond(run.config, variant.length):
+            local = control(run.config, variant)
+            named = {"name": CONTROL, "window": int(run.config.data.length)}
+            if local.model is None:
+                entry["control"] = {**named, "reason": local.reason}
+            else:
+                figures = {name: at(local)[name] for name in ("loss", "interval", "tokens")}
+                entry["control"] = {**named, "reach": reach(local.model), **figures}
+        yield entry
 
 
 def _at_length(run: Run, source: Source, variant: Variant, progress: Silent) -> dict[str, Any]:
     name, resamples = f"loss at {variant.length} ({variant.scaling})", run.config.eval.bootstrap
-    tally = _tallied(run, variant, progress.track(name, *source.at(variant.length)))
-    found = {**_figures(tally, resamples), "by_position": tally.by_position()}
-    windows = source.sliding(variant.length)
+    rows = source.at(variant.length)
+    tally = _tallied(run, variant, progress.track(name, rows.batches, rows.number))
+    found = {**_figures(tally, resamples), "dropped": rows.dropped, "by_position": tally.by_position()}
+    if not tally.tokens:
+        found["reason"] = "no answer lies farther back than the training length"
+    windows = None if variant.scaling == CONTROL else source.sliding(variant.length)
     if windows is not None:
         moved = {"stride": sliding.stride(variant.length, run.config.eval.sliding)}
         tally = _tallied(run, variant, progress.track(f"{name}, sliding", *windows))
@@ -117,127 +145,101 @@ def _tallied(run: Run, variant: Variant, batches: Batches) -> Tally:
 
 
 class Text:
-    """The validation split.
+    """The validation split: see `data.validation.ExactRows` for its rows at each length.
 
-    For the lengths, rows of the longest one are taken from all over the split and cut into shorter ones: whatever the
-    length, the same tokens are scored, only with less or more before them. For sliding windows they are the second
-    halves of rows twice as long, so that each token has a whole window before it.
+    For sliding windows a row's worth of text at the split's beginning is not scored, so that each token has a whole
+    window before it. Documents that are packed apart are packed anew for each length.
     """
 
     name = "text"
 
     def __init__(self, run: Run, corpus: Any) -> None:
-        self.run, self.corpus = run, corpus
-        self.available = self._open(run.config.data.length, 0).tokens
+        self.run, self._corpus = run, corpus
+        self._stream = streams.open_stream(corpus, run.tokenizer, "validation")
+        self._joined = run.config.data.packing == "contiguous"
         # Documents that are packed apart have no more before them than they have.
-        self.slides = run.config.eval.sliding > 0 and run.config.data.packing == "contiguous"
-        self.needed = 2 if self.slides else 1  # lengths of a row, over the tokens it scores
-        lengths = [variant.length for variant in variants(run.config)]
-        fit = [length for length in lengths if self.needed * length <= self.available]
-        self.longest = max(fit, default=run.config.data.length)
+        self._slides = run.config.eval.sliding > 0 and self._joined
 
-    def _open(self, length: int, most: int) -> Validation:
+    def _rows(self, length: int) -> int:
+        """Returns the rows of a batch."""
+        return rows_at(length, self.run.config.data.length, self.run.config.eval.batch_size)
+
+    def _packed(self, length: int, most: int) -> Validation:
         config = self.run.config
-        rows = rows_at(length, config.data.length, config.eval.batch_size)
-        return pipeline.validation(
-            config, self.run.tokenizer, self.corpus, length=length, batch_size=rows, max_tokens=most
+        return Validation(
+            self._stream, config.data.packing, length=length, batch_size=self._rows(length), max_tokens=most
+        )
+
+    def _exact(self, length: int, before: int = 0) -> ExactRows:
+        return ExactRows(
+            self._stream,
+            length=length,
+            batch_size=self._rows(length),
+            training_length=self.run.config.data.length,
+            max_tokens=self.run.config.eval.tokens,
+            skip=length if self._slides else 0,
+            before=before,
         )
 
     def whole(self) -> tuple[Batches, int, int | None]:
         """See `Source`."""
-        found = self._open(self.run.config.data.length, 0)
+        found = self._packed(self.run.config.data.length, 0)
         return found, len(found), found.bytes
 
-    def at(self, length: int) -> tuple[Batches, int]:
+    def at(self, length: int) -> Rows:
         """See `Source`."""
-        found = self._rows()
-        halves = ({name: x[:, -self.longest :] for name, x in batch.items()} for batch in found)
-        return (cut(batch, length) for batch in halves), len(found)
-
-    def _rows(self) -> Validation:
-        return self._open(self.needed * self.longest, self.needed * self.run.config.eval.tokens)
+        if not self._joined:
+            found = self._packed(length, self.run.config.eval.tokens)
+            return Rows(found, len(found), 0)
+        exact = self._exact(length)
+        return Rows(exact, len(exact), exact.dropped)
 
     def sliding(self, length: int) -> tuple[Batches, int] | None:
         """See `Source`."""
-        if not self.slides:
+        if not self._slides:
             return None
-        found, config = self._rows(), self.run.config
-        size, share = rows_at(length, config.data.length, config.eval.batch_size), config.eval.sliding
-        number = sliding.count(self.longest, length, share, found.batch_size, len(found), size)
+        found, share = self._exact(length, before=length), self.run.config.eval.sliding
+        size = self._rows(length)
+        number = sliding.count(length, length, share, size, len(found), size)
         return sliding.windows(found, length, share, size), number
 
     def reason(self, length: int) -> str | None:
         """See `Source`."""
-        if length <= self.longest:
+        exact = self._exact(length)
+        if exact.rows or not self._joined:
             return None
-        twice = ", and sliding windows need twice the length" if self.slides else ""
-        return f"the validation split has {self.available} tokens{twice}"
-
-
-def cut(batch: Mapping[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
-    """Returns a batch [B, T] in rows of `length`, [B * ceil(T / length), length], the last of each old row padded.
-
-    A document that is cut begins anew at position 0.
-    """
-    rows, old = batch["tokens"].shape
-    pieces = -(-old // length)
-    padding = ((0, 0), (0, pieces * length - old))
-    found = {name: np.pad(x, padding).reshape(rows * pieces, length) for name, x in batch.items()}
-    if "segments" in found and "positions" in found:
-        begun = (found["segments"] == found["segments"][:, :1]) & (found["segments"] > 0)
-        found["positions"] = found["positions"] - np.where(begun, found["positions"][:, :1], 0)
-    return found
-
-
-class Recall:
-    """Fresh rows of key-value recall; only answers are scored."""
-
-    name = "mqar"
-
-    def __init__(self, run: Run) -> None:
-        self.config = run.config
-
-    def whole(self) -> tuple[Batches, int, int | None]:
-        """See `Source`."""
-        return *self.at(self.config.data.length), None
-
-    def at(self, length: int) -> tuple[Batches, int]:
-        """See `Source`; answers to the last question for each pair."""
-        rows = rows_at(length, self.config.data.length, self.config.eval.batch_size)
-        number = -(-max(64, RECALL_ROWS * self.config.data.length // length) // rows)
-        batches = (recall.rows(self.config, index * rows, rows, length).batch() for index in range(number))
-        return batches, number
-
-    def sliding(self, length: int) -> None:
-        """See `Source`: a row has nothing before it."""
-
-    def reason(self, length: int) -> str | None:
-        """See `Source`."""
-        return recall.reason(self.config, length)
+        twice = ", and sliding windows need twice the length" if self._slides else ""
+        return f"the validation split has {exact.available + (length if self._slides else 0)} tokens{twice}"
 
 
 class Task:
-    """Held-out rows of a task of data/retrieval, needles drawn as in training; only answers are scored."""
+    """Held-out rows of a task; only answers are scored.
+
+    Up to the training length rows are drawn as in training; beyond it rows ask from far (see `eval.retrieval.far`).
+    """
 
     def __init__(self, run: Run, name: str) -> None:
         self.config, self.name = run.config, name
         self._task = make(run, name)
+        self._far = far(run, self._task)
 
     def whole(self) -> tuple[Batches, int, int | None]:
         """See `Source`."""
-        return *self.at(self.config.data.length), None
+        rows = self.at(self.config.data.length)
+        return rows.batches, rows.number, None
 
-    def at(self, length: int) -> tuple[Batches, int]:
+    def at(self, length: int) -> Rows:
         """See `Source`."""
         rows = rows_at(length, self.config.data.length, self.config.eval.batch_size)
         number = -(-max(64, RECALL_ROWS * self.config.data.length // length) // rows)
-        setting = {"length": length, "batch_size": rows, "rows": rows * number}
-        return retrieval.evaluation(self._task, self.config.seed, **setting), number
+        most = beyond(self.config, length)
+        task = self._far if most else self._task
+        setting = {"length": length, "batch_size": rows, "rows": rows * number, "vary": not most, "beyond": most}
+        return Rows(retrieval.evaluation(task, self.config.seed, **setting), number)
 
     def sliding(self, length: int) -> None:
         """See `Source`: a row has nothing before it."""
 
     def reason(self, length: int) -> str | None:
         """See `Source`."""
-        short = self._task.shortest() - 1
-        return f"needle and question take {short} tokens" if length < short else None
+        return too_short(self._task, length) or no_filler(self.config, self._far, length)

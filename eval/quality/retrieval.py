@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,25 +10,17 @@ from ml_collections import ConfigDict
 from configs.errors import UserError
 from configs.rules import tasks
 from data import retrieval, streams
+from data.retrieval.mqar_gaps import MqarGaps
 from eval.progress import Silent
-from eval.quality import cells, effective, recall, scoring
+from eval.quality import cells, effective, scoring
 from eval.quality.cells import Answers
-from eval.variants import TRAINED, Variant, at_training_length, kinds, rows_at, variants
+from eval.quality.conditions import Condition, Found
+from eval.variants import TRAINED, Variant, at_training_length, beyond, control, kinds, rows_at, variants
 from training.run_directory.run import Run, open_text
 
 MOST_ROWS = 2**32  # a length and point of depth
 NOTHING = Answers(np.zeros(0), np.zeros(0, bool))
 MEASURES = ("accuracy", "exact_match", "answers_found")
-
-
-@dataclass(frozen=True)
-class Found:
-    """The answers at one length, under one scaling, with one number of needles."""
-
-    forced: Answers
-    generated: Answers | None
-    depths: np.ndarray  # of the grid
-    merged: Mapping[int, Sequence[float]] = field(default_factory=dict)  # see `cells.by_depth`
 
 
 def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
@@ -42,16 +33,22 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     stand anywhere in what is generated (RULER's measure). `rows` count rows, of which every answer must be right.
     Intervals are 95%, for as many answers as are independent (eval/quality/intervals.py).
 
+    Within the training length rows are as the run was trained on. Beyond it each answer's pair or needle stands once in
+    the row, and an entry of `by_length` counts the answers whose copy lies more than the training length back ("near"
+    counts the others); `distance` says how far. `control` is the local baseline: the run's model with its attention
+    window set to the training length. `measures_distance` is false where that does well, or where no answer lies
+    beyond the training length: what is right there need not have been retrieved from far.
+
     `pairs` is the number that the run's headline is about: the one it trains with, or the largest asked. `accuracy` is
     that at the training length, `effective_length` the longest up to which every length reaches the threshold
     (eval/quality/effective.py), for other numbers under "by_pairs". `records` has every answer.
     """
     name = task_of(run)
-    task: Mqar | Task = Mqar(run) if name == "mqar" else Task(run, name)
+    task = Task(run, name)
     numbers = sorted(set(run.config.eval.retrieval.needles)) or [task.own]
     headline = task.own if task.own in numbers else numbers[-1]
     measured, by_length, records = [], [], []
-    known: dict[Any, Found] = {}
+    asked = Asked(task)
     grid = [(variant, number) for variant in _lengths(run.config) for number in numbers]
     for variant, number in progress.track("retrieval", grid):
         entry = {**variant.entry, "pairs": number}
@@ -59,14 +56,11 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
         if variant.model is None or reason:
             by_length.append({**entry, "reason": reason, **cells.overall(NOTHING, None)})
             continue
-        key = (number, scoring.function_key(variant.model, variant.length))
-        if key not in known:
-            known[key] = task.ask(variant, number)
-        found = known[key]
-        here = cells.by_depth(found.forced, found.generated, found.depths, found.merged)
-        measured += [{**entry, **cell} for cell in here]
-        by_length.append({**entry, **cells.overall(found.forced, found.generated)})
-        records += [{**entry, **record} for record in cells.records(found.forced, found.generated)]
+        answers, baseline = asked.of(variant, number), asked.control(variant, number)
+        condition = Condition(run.config, variant, task.chance(number), answers, baseline)
+        measured += [{**entry, **cell} for cell in condition.by_depth()]
+        by_length.append({**entry, **condition.overall()})
+        records += [{**entry, **record} for record in condition.records()]
     own = [entry for entry in by_length if entry["pairs"] == headline]
     effective_length = {**_effective(run, own)}
     if len(numbers) > 1:
@@ -84,6 +78,29 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
         "settings": task.settings,
         "records": records,
     }
+
+
+class Asked:
+    """What a task's answers are under each variant; models that compute one function are asked once."""
+
+    def __init__(self, task: "Task") -> None:
+        self._task, self._config = task, task.run.config
+        self._known: dict[Any, Found] = {}
+
+    def of(self, variant: Variant, number: int | None) -> Found:
+        """Returns the answers under a variant that has a model."""
+        assert variant.model is not None, "there is a reason not to ask"
+        key = (number, scoring.function_key(variant.model, variant.length))
+        if key not in self._known:
+            self._known[key] = self._task.ask(variant, number)
+        return self._known[key]
+
+    def control(self, variant: Variant, number: int | None) -> tuple[Variant, Found | None] | None:
+        """Returns the local baseline at a variant's length and its answers; None where none is to be asked."""
+        if not self._config.eval.retrieval.control or not beyond(self._config, variant.length):
+            return None
+        local = control(self._config, variant)
+        return local, None if local.model is None else self.of(local, number)
 
 
 def _effective(run: Run, by_length: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -111,53 +128,19 @@ def _batches(run: Run, variant: Variant) -> Iterator[tuple[int, int, int]]:
         yield first, rows, min(rows, total - first)
 
 
-class Mqar:
-    """Key-value recall over bare pairs, asked again and again along the row."""
-
-    def __init__(self, run: Run) -> None:
-        self.run, self.own = run, recall.pairs_of(run.config)
-        self.settings = {"counted": "each pair once, at the last question for it"}
-
-    def reason(self, length: int, pairs: int) -> str | None:
-        """Returns why the run cannot be asked at `length`, or None."""
-        return recall.reason(self.run.config, length, pairs)
-
-    def ask(self, variant: Variant, pairs: int) -> Found:
-        """Returns the answers at one length under one scaling."""
-        run, settings = self.run, self.run.config.eval.retrieval
-        forced, generated = [], []
-        for first, count, kept in _batches(run, variant):
-            rows = recall.rows(run.config, first, count, variant.length, pairs)
-            losses, likeliest = scoring.score(variant.model, run.params, rows.batch())
-            counted = rows.counted & (np.arange(count) < kept)[:, None]
-            right, numbers = (likeliest == rows.targets)[counted], first + np.nonzero(counted)[0]
-            told = _texts(rows.targets[counted])
-            forced.append(Answers(rows.depth[counted], right, losses[counted], numbers, reference=told))
-            if settings.generate:
-                prompts, targets = rows.tokens[:, : rows.last + 1], rows.targets[:kept, rows.last]
-                answer = _continued(run, variant, prompts, 1)[:kept]
-                generated.append(
-                    Answers(
-                        depth=rows.depth[:kept, rows.last],
-                        correct=answer[:, 0] == targets,
-                        row=first + np.arange(kept),
-                        found=(answer == targets[:, None]).any(axis=1),
-                        reference=_texts(targets),
-                        said=_texts(answer),
-                    )
-                )
-        given = Answers.joined(generated) if generated else None
-        return Found(Answers.joined(forced), given, cells.centres(settings.depths))
+COUNTED = "each answer once; beyond the training length those whose nearest copy lies farther back than it"
 
 
 class Task:
     """A task of data/retrieval, over held-out rows; haystacks of text are cut from the validation split."""
 
     def __init__(self, run: Run, name: str) -> None:
-        self.run, self.settings = run, {"counted": "each answer, where what it is about lies"}
+        self.run, self.settings = run, {"counted": COUNTED, "local_above_chance": tasks.LOCAL}
         self.task: retrieval.Task | None = None
+        self._far: retrieval.Task | None = None
         try:
             self.task = make(run, name)
+            self._far = far(run, self.task)
         except UserError as error:  # a tokenizer of few characters, no text
             self._why = str(error)
         self.own = None if self.task is None else self.task.needles
@@ -169,8 +152,12 @@ class Task:
         needed, size = tasks.bare_vocabulary(self.run.config, self.task.name), self.run.config.model.vocab_size or 0
         if size < needed:
             return f"the model has {size} tokens, {self.task.name} needs {needed}"
-        short = self.task.shortest(needles) - 1
-        return f"needle and question take {short} tokens" if length < short else None
+        return too_short(self.task, length, needles) or no_filler(self.run.config, self._far, length, needles)
+
+    def chance(self, needles: int | None) -> float:
+        """Returns the share of answers that a guess among all values gets right."""
+        assert self.task is not None, "there is a reason not to ask"
+        return self.task.chance(needles)
 
     def ask(self, variant: Variant, needles: int | None) -> Found:
         """Returns the answers at one length under one scaling.
@@ -178,8 +165,9 @@ class Task:
         Where a short row has no other place for the needle, two depths of the grid give one and the same row: it counts
         once, or one answer would pass for several.
         """
-        run, settings, task = self.run, self.run.config.eval.retrieval, self.task
-        assert task is not None, "there is a reason not to ask"
+        run, settings = self.run, self.run.config.eval.retrieval
+        task = self._far if beyond(run.config, variant.length) else self.task
+        assert task is not None and variant.model is not None, "there is a reason not to ask"
         points = np.linspace(0.0, 1.0, settings.depths) if settings.depths > 1 else np.array([0.5])
         depths = cells.centres(settings.depths) if task.all_depths else points
         draw, length = retrieval.Draw(run.config.seed, held_out=True), variant.length + 1
@@ -226,9 +214,38 @@ def make(run: Run, name: str) -> retrieval.Task:
     wanted = run.config.data.retrieval.haystack if wanted == "auto" else wanted
     text = None
     if name in tasks.IN_TEXT and run.tokenizer is not None and tasks.haystack(name, wanted) == "text":
-        corpus = open_text(run)
-        text = None if corpus is None else streams.open_stream(corpus, run.tokenizer, "validation")
+        text = _text(run)
     return retrieval.make(name, run.config, run.tokenizer, text, wanted)
+
+
+def far(run: Run, task: retrieval.Task) -> retrieval.Task:
+    """Returns the task as it is asked beyond the training length; only tasks of pairs have other rows there."""
+    if not isinstance(task, (retrieval.Mqar, MqarGaps)):
+        return task
+    settings, power = run.config.eval.retrieval, run.config.data.mqar.power
+    return retrieval.far(task, settings.filler, power=power, text=lambda: _text(run))
+
+
+def too_short(task: retrieval.Task, length: int, needles: int | None = None) -> str | None:
+    """Returns why a task has no rows of `length` tokens, or None."""
+    short = task.shortest(needles) - 1
+    if length >= short:
+        return None
+    pairs = f"{needles or task.needles} pairs and their questions"
+    return f"{pairs if task.name in tasks.FILLED else 'needle and question'} take {short} tokens"
+
+
+def no_filler(config: ConfigDict, task: retrieval.Task | None, length: int, needles: int | None = None) -> str | None:
+    """Returns why a task's rows beyond the training length cannot be filled, or None."""
+    return task.reason(needles) if isinstance(task, retrieval.FarPairs) and beyond(config, length) else None
+
+
+def _text(run: Run) -> streams.TokenStream | None:
+    """Returns the validation split that haystacks and filler are cut from; None where the run reads no text."""
+    if run.tokenizer is None:
+        return None
+    corpus = open_text(run)
+    return None if corpus is None else streams.open_stream(corpus, run.tokenizer, "validation")
 
 
 def _forced(run: Run, variant: Variant, rows: retrieval.Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -307,6 +324,7 @@ def _answers(
         loss=None if loss is None else loss[counted],
         row=number + row,
         found=None if found is None else found[counted],
+        distance=rows.distances[counted],
         reference=_texts([rows.references[r][p] for r, p in zip(row, place, strict=True)], str),
         said=None if said is None else said[row],
     )

@@ -65,7 +65,7 @@ def test_records_are_every_answer():
         np.array([1.0]), np.array([False]), None, np.array([5]), np.array([True]), told[1:], np.array(["a 34"], object)
     )
     found = list(cells.records(forced, generated))
-    shared = {"row": 5, "depth": 1.0, "correct": False, "reference": "34"}
+    shared = {"row": 5, "depth": 1.0, "distance": None, "correct": False, "reference": "34"}
     assert found[1] == {"answer": "teacher_forced", **shared, "loss": 2.0, "found": None, "said": None}
     assert found[2] == {"answer": "generated", **shared, "loss": None, "found": True, "said": "a 34"}
     assert len(found) == 3

@@ -9,8 +9,9 @@ import pytest
 from flax import nnx
 from scipy.special import log_softmax
 
+from data import mqar
 from eval.progress import Silent
-from eval.quality import loss, recall, scoring
+from eval.quality import loss, scoring
 from training.run_directory.run import Run, open_data
 
 
@@ -24,14 +25,18 @@ def held_out(text: Path) -> np.ndarray:
     return np.frombuffer(whole[int(0.9 * len(whole)) :].encode(), np.uint8).astype(np.int32)
 
 
+def token_losses(run: Run, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Each token's loss, float64 [n, T], from the model's logits by numpy alone."""
+    logits = jax.jit(lambda p, t: nnx.merge(run.graphdef, p)(t))(run.params, inputs)
+    return -np.take_along_axis(log_softmax(np.asarray(logits, np.float64), axis=-1), targets[..., None], -1)[..., 0]
+
+
 def expected_losses(run: Run, tokens: np.ndarray, length: int) -> np.ndarray:
-    """Each token's loss, in rows of `length` one after the other, from the model's logits by numpy alone."""
+    """Each token's loss, in rows of `length` one after the other, the last of them short."""
     scored = len(tokens) - 1
     padding = (0, -scored % length)
     inputs, targets = (np.pad(part, padding).reshape(-1, length) for part in (tokens[:-1], tokens[1:]))
-    logits = jax.jit(lambda p, t: nnx.merge(run.graphdef, p)(t))(run.params, inputs)
-    losses = -np.take_along_axis(log_softmax(np.asarray(logits, np.float64), axis=-1), targets[..., None], -1)
-    return losses.reshape(-1)[:scored]
+    return token_losses(run, inputs, targets).reshape(-1)[:scored]
 
 
 def test_the_loss_is_numpys_over_every_token_of_the_split(make, text: Path):
@@ -73,52 +78,71 @@ def test_every_position_is_counted(make):
     assert np.average(curve["loss"], weights=curve["tokens"]) == pytest.approx(found["loss"])
 
 
-@pytest.mark.fault(27)
-def test_longer_lengths_use_longer_rows_and_score_the_same_tokens(make, monkeypatch):
-    run = make(eval__multiples=(1, 2, 4), eval__tokens=200)
+def scored_targets(run: Run, monkeypatch) -> dict[int, np.ndarray]:
+    """The targets that count at each length beyond the training length's own, in the order they were scored."""
     seen: dict[int, list[np.ndarray]] = {}
     original = scoring.score
 
     def spy(model, params, batch, rules=None):
-        length = batch["tokens"].shape[1]
-        seen.setdefault(length, []).append(batch["targets"][batch["weights"] > 0])
+        if model.attention.window is None:
+            seen.setdefault(batch["tokens"].shape[1], []).append(batch["targets"][batch["weights"] > 0])
         return original(model, params, batch, rules)
 
     monkeypatch.setattr(scoring, "score", spy)
-    found = evaluated(run)
-    entries = {entry["length"]: entry for entry in found["by_length"]}
-    assert sorted(entries) == [16, 32, 64]
-    # 200 tokens are 4 rows of 64, so 256 tokens at every length; the headline before it scored all of the split.
-    assert {entry["tokens"] for entry in entries.values()} == {256}
-    assert entries[64]["by_position"]["end"][-1] == 64
-    scored = {length: np.concatenate(parts) for length, parts in seen.items()}
-    np.testing.assert_array_equal(scored[16][-256:], scored[64])
-    np.testing.assert_array_equal(scored[32], scored[64])
+    evaluated(run)
+    return {length: np.concatenate(parts) for length, parts in seen.items()}
 
 
 @pytest.mark.fault(27)
-def test_the_loss_at_twice_the_length_is_that_of_a_row_twice_as_long(make, text: Path):
-    run = make(eval__multiples=(1, 2), eval__tokens=0)
-    expected = expected_losses(run, held_out(text), 32)
-    entry = evaluated(run)["by_length"][1]
-    assert entry["length"] == 32 and entry["tokens"] == len(expected)
-    assert entry["loss"] == pytest.approx(expected.mean(), abs=2e-6)
+def test_longer_lengths_use_longer_rows_and_score_the_same_tokens(make, monkeypatch):
+    run = make(eval__multiples=(1, 2, 4), eval__tokens=600)
+    scored = scored_targets(run, monkeypatch)
+    assert sorted(scored) == [16, 32, 64]
+    # 600 tokens are 10 stretches of 64; the headline before them scored all of the split.
+    np.testing.assert_array_equal(scored[16][-640:], scored[64])
+    np.testing.assert_array_equal(scored[32], scored[64])
+    assert len(scored[64]) == 640
 
 
-def test_packed_documents_that_are_cut_begin_anew():
-    batch = {
-        "tokens": np.array([[1, 2, 3, 4, 5, 6, 7, 0]]),
-        "targets": np.array([[2, 3, 4, 5, 6, 7, 8, 0]]),
-        "weights": np.array([[1.0, 1, 1, 1, 1, 1, 1, 0]]),
-        "positions": np.array([[0, 1, 0, 1, 2, 3, 0, 0]]),
-        "segments": np.array([[1, 1, 2, 2, 2, 2, 3, 0]]),
-    }
-    found = loss.cut(batch, 4)
-    assert found["positions"].tolist() == [[0, 1, 0, 1], [0, 1, 0, 0]]
-    assert found["segments"].tolist() == [[1, 1, 2, 2], [2, 2, 3, 0]]
-    assert found["weights"].sum() == batch["weights"].sum()
-    # A length that does not divide the old one leaves short rows, and no token is lost.
-    assert loss.cut(batch, 3)["tokens"].shape == (3, 3) and loss.cut(batch, 3)["weights"].sum() == 7
+@pytest.mark.fault(27)
+@pytest.mark.parametrize("tokens", [0, 600])
+@pytest.mark.parametrize("sliding", [0.0, 0.5])
+def test_the_loss_at_a_length_does_not_depend_on_which_others_are_asked(make, tokens, sliding):
+    """Divisors, neighbours and lengths that divide nothing, asked for together and alone."""
+    setting = {"eval__tokens": tokens, "eval__sliding": sliding, "eval__multiples": (5.5,)}
+    (alone,) = evaluated(make(**setting))["by_length"]
+    assert alone["length"] == 88 and alone["tokens"] % 88 == 0
+    setting |= {"eval__multiples": (1, 5.5, 8, 11), "eval__lengths": (87,)}
+    together = evaluated(make(**setting))["by_length"]
+    assert [entry["length"] for entry in together] == [16, 87, 88, 128, 176]
+    assert together[2] == alone
+
+
+def test_the_loss_at_a_length_is_that_of_rows_of_exactly_that_length(make, text: Path):
+    """Rows end to end over the split; what no whole row holds is dropped and counted."""
+    run = make(eval__multiples=(1, 2, 5.5), eval__tokens=0)
+    tokens = held_out(text)
+    for entry in evaluated(run)["by_length"]:
+        length = entry["length"]
+        scored = (len(tokens) - 1) // length * length
+        expected = expected_losses(run, tokens[: scored + 1], length)
+        assert entry["tokens"] == scored and entry["dropped"] == len(tokens) - 1 - scored
+        assert entry["loss"] == pytest.approx(expected.mean(), abs=2e-6)
+        assert entry["by_position"]["end"][-1] == length
+
+
+def test_beyond_the_training_length_a_window_of_it_is_scored_beside(make, text: Path):
+    """The control is the same rows under a mask of the training length, by a model that is made with that window."""
+    run = make(eval__multiples=(1, 4), eval__tokens=0)
+    first, beyond = evaluated(run)["by_length"]
+    assert "control" not in first
+    windowed = make(model__attention__window=16, eval__multiples=(4,), eval__tokens=0)
+    own = evaluated(windowed)["by_length"][0]
+    control = beyond["control"]
+    assert control["name"] == "local baseline" and control["window"] == 16 and control["reach"] == 15
+    assert control["loss"] == own["loss"] == own["control"]["loss"] != beyond["loss"]
+    assert control["tokens"] == beyond["tokens"]
+    assert "control" not in evaluated(make(eval__multiples=(4,), eval__control=False))["by_length"][0]
 
 
 def test_a_learned_table_ends_without_an_error(make):
@@ -136,16 +160,26 @@ def test_a_split_shorter_than_a_length_says_so(make, text: Path):
     assert beyond["loss"] is None and beyond["reason"] == f"the validation split has {len(held_out(text)) - 1} tokens"
 
 
-def test_a_run_on_recall_alone_is_scored_on_answers(recall_run):
+def test_a_run_on_recall_alone_is_scored_on_the_rows_that_training_validates_on(recall_run):
     run = recall_run()
     found = evaluated(run)
     assert open_data(run.config) is None
     assert found["source"] == "mqar" and found["bytes"] is None and found["bits_per_byte"] is None
     assert found["by_length"][0]["loss"] == pytest.approx(found["loss"])
-    rows = recall.rows(run.config, 0, loss.RECALL_ROWS, 15)
-    losses, _ = scoring.score(run.config.model, run.params, rows.batch())
-    assert found["tokens"] == rows.counted.sum() == 4 * loss.RECALL_ROWS
-    assert found["loss"] == pytest.approx(losses[rows.counted].mean(), abs=1e-5)
+    (batch,) = mqar.evaluation(run.config, length=15, batch_size=loss.RECALL_ROWS, rows=loss.RECALL_ROWS)
+    losses, _ = scoring.score(run.config.model, run.params, batch)
+    counted = batch["weights"] > 0
+    assert found["tokens"] == counted.sum()
+    assert found["loss"] == pytest.approx(losses[counted].mean(), abs=1e-5)
+
+
+def test_the_loss_of_answers_beyond_the_training_length_is_of_those_from_farther_back(make, recall_run):
+    entry = evaluated(recall_run(eval__multiples=(2,)))["by_length"][0]
+    assert entry["tokens"] == 2 * loss.RECALL_ROWS // 2 and entry["control"]["tokens"] == entry["tokens"]
+    setting = {"data__weights__text": 0.0, "data__weights__induction_complete": 1.0, "data__length": 63}
+    # At twice the length about half of all places lie beyond it.
+    within, beyond = evaluated(make(**setting))["by_length"]
+    assert within["tokens"] == loss.RECALL_ROWS and 0.3 < beyond["tokens"] / (loss.RECALL_ROWS // 2) < 0.6
 
 
 @pytest.mark.parametrize("share", [1 / 16, 0.5, 0.3])
@@ -153,25 +187,21 @@ def test_sliding_windows_score_the_same_tokens_each_from_its_window(make, text: 
     """By numpy: the windows that the protocol asks for, each alone, and of each only what it has moved by."""
     run = make(eval__multiples=(1, 2), eval__sliding=share, eval__tokens=0)
     tokens = held_out(text)
-    rows = range(0, len(tokens) - 1, 64)  # twice the longest length
     found = evaluated(run)["by_length"]
     for entry, window in zip(found, (16, 32), strict=True):
         step = max(1, round(share * window))
         assert entry["sliding"]["stride"] == step
         pieces, counted = [], []
-        for row in rows:
-            for begin in range(row + 32, row + 64, step):
-                end = min(begin + step, row + 64)
+        for row in range(window, len(tokens) - window, window):  # before the first there is no whole window
+            for begin in range(row, row + window, step):
+                end = min(begin + step, row + window)
                 places = np.arange(end - window, end)
                 pieces.append(places)
-                counted.append((places >= begin) & (places < len(tokens) - 1))
+                counted.append(places >= begin)
         index, mask = np.array(pieces), np.array(counted)
-        padded = np.pad(tokens, (0, 128))
-        inputs, targets = padded[index], padded[index + 1]
-        logits = jax.jit(lambda p, t: nnx.merge(run.graphdef, p)(t))(run.params, inputs)
-        losses = -np.take_along_axis(log_softmax(np.asarray(logits, np.float64), axis=-1), targets[..., None], -1)
+        losses = token_losses(run, tokens[index], tokens[index + 1])
         assert entry["sliding"]["tokens"] == entry["tokens"] == mask.sum()
-        assert entry["sliding"]["loss"] == pytest.approx(losses[..., 0][mask].mean(), abs=2e-6)
+        assert entry["sliding"]["loss"] == pytest.approx(losses[mask].mean(), abs=2e-6)
 
 
 def test_sliding_needs_twice_the_length_and_documents_that_are_joined(make):

@@ -1,0 +1,260 @@
+"""Key-value pairs asked for in evaluation: bare recall as it is trained, and rows that ask from farther away.
+
+`Mqar` gives held-out rows of `data/mqar.py`, as they are trained on. `FarPairs` lengthens rows of pairs: half of the
+pairs (rounded up) are asked once, at the row's end, and between the pairs and these questions stands filler that holds
+no copy of them, so that nothing nearer than the row's beginning tells their answers.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from configs.errors import UserError
+from data import mqar, seeding
+from data.retrieval.draws import Arrays, Draw
+from data.retrieval.mqar_gaps import MqarGaps, places_of
+from data.retrieval.rows import Rows, same_spans
+from data.retrieval.tokens import excluding
+from data.streams import TokenStream
+
+PARTS = {name: 16 + index for index, name in enumerate(("counted", "questions", "gaps", "filler", "text"))}
+ROUNDS = 64  # times the filler's length that a text is searched for tokens other than keys
+
+
+@dataclass(frozen=True)
+class Mqar:
+    """Held-out rows of bare key-value recall; `needles` is the number of pairs.
+
+    Pairs come first, then every key once in random order; what is left of the row is padding, as in training.
+    """
+
+    needles: int
+    vocab_size: int
+    name: str = field(default="mqar", init=False)
+    all_depths: bool = field(default=True, init=False)
+
+    def shortest(self, needles: int | None = None) -> int:
+        """See `rows.Task`."""
+        return 4 * (needles or self.needles)
+
+    def chance(self, needles: int | None = None) -> float:
+        """See `rows.Task`."""
+        return 1 / (self.vocab_size // 2)
+
+    def rows(
+        self,
+        draw: Draw,
+        first: int,
+        count: int,
+        *,
+        length: int,
+        needles: int | None = None,
+        depth: float | None = None,
+        vary: bool = False,
+    ) -> Rows:
+        """See `rows.Task`. Answers are in the order of their questions; depths are in pairs, i / m for pair i.
+
+        Raises:
+            UserError: a row for training is asked for; `data/mqar.py` makes those.
+        """
+        if not draw.held_out:
+            raise UserError("mqar: rows for training are made by data/mqar.py")
+        pairs = needles or self.needles
+        if length < self.shortest(pairs):
+            raise UserError(f"a row of {length} tokens is too short for mqar: {pairs} pairs need {4 * pairs}")
+        # Rows of exactly so many pairs are the same at every length, and padded.
+        drawn_at = length - 1 if vary else 4 * pairs - 1
+        found = mqar.evaluation_rows(
+            draw.seed, first, count, length=drawn_at, pairs=pairs, vocab_size=self.vocab_size, fixed=not vary
+        )
+        tokens = np.concatenate([found["tokens"], found["targets"][:, -1:]], axis=1)
+        tokens = np.pad(tokens, ((0, 0), (0, length - tokens.shape[1])))
+        scored = found["weights"] > 0
+        m = scored.sum(axis=1)
+        valid = np.arange(pairs) < m[:, None]
+        columns = np.argsort(~scored, axis=1, kind="stable")[:, :pairs]  # of the questions
+        depths = np.take_along_axis(found["depths"], columns, axis=1)
+        asked = np.where(valid, np.rint(np.nan_to_num(depths) * m[:, None]), 0).astype(np.int64)  # numbers of pairs
+        return _pair_rows(tokens, m, pairs, columns, asked, valid)
+
+    def told(self, draw: Draw, first: int, m: np.ndarray, pairs: int) -> Arrays:
+        """Returns keys and values, int64 [n, pairs] both, of the rows with exactly `pairs` pairs."""
+        tokens = self.rows(draw, first, len(m), length=4 * pairs, needles=pairs).tokens.astype(np.int64)
+        return tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2]
+
+    def filler(self, draw: Draw, first: int, length: int, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Returns int32 [n, length + 1], random tokens of none of the row's pairs: token 0 may be a key here."""
+        held = np.sort(np.concatenate([keys, values], axis=1), axis=1)
+        held[:, 1:][held[:, 1:] == held[:, :-1]] = -1  # a value may stand in several pairs
+        return excluding(draw.key(self.name, PARTS["filler"]), first, length + 1, held, self.vocab_size)
+
+
+@dataclass(frozen=True)
+class FarPairs:
+    """Rows of pairs, of which half are asked once, at the end; `needles` is the number of pairs.
+
+    Attributes:
+        task: what the pairs are of.
+        filler: between the pairs and the counted questions: `questions` (for the other pairs, answered, round after
+            round in another order; gaps where there is no other pair), `gaps` (each other pair asked once, in place g
+            with p ~ g^(power - 1), the rest as in the task's gaps) or `text`.
+        power: of `gaps`.
+        text: what filler of text is cut from, without the tokens that are keys of the row.
+    """
+
+    task: Mqar | MqarGaps
+    filler: str
+    power: float = 0.01
+    text: TokenStream | None = None
+    all_depths: bool = field(default=True, init=False)
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.task.name
+
+    @property
+    def needles(self) -> int:
+        """The task's number of pairs."""
+        return self.task.needles
+
+    def shortest(self, needles: int | None = None) -> int:
+        """See `rows.Task`: as many tokens as where every pair is asked."""
+        return self.task.shortest(needles)
+
+    def chance(self, needles: int | None = None) -> float:
+        """See `rows.Task`."""
+        return self.task.chance(needles)
+
+    def rows(
+        self,
+        draw: Draw,
+        first: int,
+        count: int,
+        *,
+        length: int,
+        needles: int | None = None,
+        depth: float | None = None,
+        vary: bool = False,
+    ) -> Rows:
+        """See `rows.Task`; every row has exactly `needles` pairs.
+
+        Where the length is odd, a row ends with one token of padding.
+
+        Raises:
+            UserError: the length or the vocabulary does not hold it, or the number of pairs is to vary.
+        """
+        pairs = needles or self.needles
+        if length < self.shortest(pairs):
+            raise UserError(f"a row of {length} tokens is too short for {self.name}: {pairs} pairs need {4 * pairs}")
+        if vary:
+            raise UserError(f"{self.name}: rows that ask from far have one number of pairs")
+        keys, values = self.task.told(draw, first, np.full(count, pairs), pairs)
+        asked, others = self._chosen(draw, first, count, pairs)
+        places = (length - 2 * pairs - 2 * asked.shape[1]) // 2
+        tokens = np.zeros((count, length), np.int32)
+        tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
+        begin, end = 2 * pairs, 2 * pairs + 2 * places  # of the filler
+        tokens[:, begin:end] = self._between(draw, first, keys, values, others, places)
+        columns = end + 2 * np.arange(asked.shape[1])
+        tokens[:, columns] = np.take_along_axis(keys, asked, axis=1)
+        tokens[:, columns + 1] = np.take_along_axis(values, asked, axis=1)
+        m, valid = np.full(count, pairs), np.ones(asked.shape, bool)
+        return _pair_rows(tokens, m, pairs, np.broadcast_to(columns, asked.shape), asked, valid)
+
+    def reason(self, needles: int | None) -> str | None:
+        """Returns why no filler can be made for so many pairs, or None."""
+        pairs = needles or self.needles
+        if self.filler == "text" and self.text is None:
+            return "eval.retrieval.filler = text: the run reads no text"
+        random = isinstance(self.task, Mqar) or self.task.random_filler
+        if self._kind(pairs) == "gaps" and random and self.task.vocab_size <= 2 * pairs:
+            return f"eval.retrieval.filler = gaps: {pairs} pairs leave no token of {self.task.vocab_size} for filler"
+        return None
+
+    def _kind(self, pairs: int) -> str:
+        return "gaps" if self.filler == "questions" and pairs == 1 else self.filler
+
+    def _key(self, draw: Draw, part: str) -> np.ndarray:
+        return draw.key(self.name, PARTS[part])
+
+    def _chosen(self, draw: Draw, first: int, count: int, pairs: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the numbers of the pairs that are asked at the end, in that order, and of all others."""
+        words = seeding.random_words(self._key(draw, "counted"), first, count, pairs)[:, :pairs]
+        order = np.argsort(words, axis=1, kind="stable")
+        return order[:, : -(-pairs // 2)], order[:, -(-pairs // 2) :]
+
+    def _between(
+        self, draw: Draw, first: int, keys: np.ndarray, values: np.ndarray, others: np.ndarray, places: int
+    ) -> np.ndarray:
+        """Returns the filler, int32 [n, 2 * places]."""
+        count, number = others.shape
+        kind = self._kind(keys.shape[1])
+        if kind == "text":
+            return self._of_text(draw, first, keys, 2 * places)
+        if kind == "questions":
+            rounds = -(-places // number)
+            words = seeding.random_words(self._key(draw, "questions"), first, count, rounds * number)
+            order = np.argsort(words[:, : rounds * number].reshape(count, rounds, number), axis=2, kind="stable")
+            asked = np.take_along_axis(others, order.reshape(count, -1)[:, :places], axis=1)
+            pairs = [np.take_along_axis(x, asked, axis=1) for x in (keys, values)]
+            return np.stack(pairs, axis=2).reshape(count, -1).astype(np.int32)
+        found = self.task.filler(draw, first, 2 * places, keys, values)[:, : 2 * places]
+        key, number = self._key(draw, "gaps"), min(number, places)
+        columns = 2 * places_of(key, first, count, number, places, self.power)
+        rows = np.arange(count)[:, None]
+        for offset, what in enumerate((keys, values)):
+            found[rows, columns + offset] = np.take_along_axis(what, others[:, :number], axis=1)
+        return found
+
+    def _of_text(self, draw: Draw, first: int, keys: np.ndarray, room: int) -> np.ndarray:
+        assert self.text is not None, "there is a reason not to ask"
+        size, found = len(self.text), np.zeros((len(keys), room), np.int32)
+        starts = seeding.random_words(self._key(draw, "text"), first, len(keys), 1)[:, 0] % np.uint64(size)
+        for row, start in enumerate(starts.astype(np.int64)):
+            have = 0
+            for step in range(ROUNDS):
+                if have == room:
+                    break
+                piece = np.asarray(self.text.tokens[(start + step * room + np.arange(room)) % size])
+                piece = piece[~np.isin(piece, keys[row])][: room - have]
+                found[row, have : have + len(piece)] = piece
+                have += len(piece)
+            if have < room:
+                raise UserError("eval.retrieval.filler = text: the text holds too few tokens that are no keys")
+        return found
+
+
+def _pair_rows(
+    tokens: np.ndarray, m: np.ndarray, pairs: int, columns: np.ndarray, asked: np.ndarray, valid: np.ndarray
+) -> Rows:
+    """Returns rows whose m [n] pairs stand at their beginning, of which `asked` [n, A] are asked at `columns`."""
+    count, length = tokens.shape
+    spans = same_spans(columns + 1, valid)
+    scored = np.zeros((count, length + 1), bool)
+    scored[np.arange(count)[:, None], np.where(valid, columns + 1, length)] = True
+    last = np.where(valid, columns + 1, 0).max(axis=1).astype(np.int32)
+    answers = np.take_along_axis(tokens, np.where(valid, columns + 1, 0), axis=1).tolist()
+    return Rows(
+        tokens=np.ascontiguousarray(tokens.astype(np.int32)),
+        spans=spans,
+        depths=np.where(valid, asked / m[:, None], np.nan),
+        needles=same_spans(np.broadcast_to(2 * np.arange(pairs), (count, pairs)), np.arange(pairs) < m[:, None], 2),
+        scored=scored[:, :length],
+        prompts=last,
+        ends=last + 1,
+        pairs=m.astype(np.int32),
+        references=tuple(
+            tuple(str(value) for value, real in zip(row, there, strict=True) if real)
+            for row, there in zip(answers, valid.tolist(), strict=True)
+        ),
+        distances=np.where(valid, columns - 2 * asked, 0).astype(np.int32),
+    )
+
+
+def far(task: Mqar | MqarGaps, filler: str, *, power: float, text: Callable[[], TokenStream | None]) -> FarPairs:
+    """Returns the task's rows for lengths beyond the training length; `filler` auto is as the task is trained."""
+    if filler == "auto":
+        filler = "gaps" if isinstance(task, MqarGaps) else "questions"
+    return FarPairs(task, filler, power, text() if filler == "text" else None)
