@@ -1,6 +1,6 @@
 """python -m sweeps.cancel DIR: saves the runs of a sweep that are at work, and ends them and its launcher.
 
-Jobs that wait in Slurm's queue are taken back, also where no launcher is at work any more. The same launch command goes
+Jobs that wait in a cluster's queue are taken back, also where no launcher is at work. The same launch command goes
 on from there. Exit code: 0; 1 where something is still at work after --wait.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from configs import cli
 from configs.errors import UserError
 from sweeps.execution import policy
-from sweeps.launchers import squeue
+from sweeps.launchers import registry
 from sweeps.store import jobs, lease, state
 from training.run_directory.files import own
 
@@ -74,10 +74,11 @@ def _gone(directory: Path, end: float) -> bool:
 
 def _queued(directory: Path, end: float) -> list[str]:
     """Takes back the jobs that no launcher watches; returns the runs of those that are still at work at the end."""
-    alive = _alive(directory, jobs.noted(directory))
+    alive = _alive(directory, registry.noted(directory))
     if alive:
-        squeue.cancel([record.id for record in alive])
-        print(f"{len(alive)} job{'s' * (len(alive) > 1)} cancelled on {alive[0].engine}", flush=True)
+        registry.cancel(alive)
+        engines = " and ".join(sorted({record.engine for record in alive}))
+        print(f"{len(alive)} job{'s' * (len(alive) > 1)} cancelled on {engines}", flush=True)
     while alive and time.monotonic() < end:
         alive = _alive(directory, alive)
         time.sleep(0.5 if alive else 0.0)
@@ -86,7 +87,7 @@ def _queued(directory: Path, end: float) -> list[str]:
 
 def _alive(directory: Path, records: list[jobs.Record]) -> list[jobs.Record]:
     """Returns the records of jobs that wait or run; forgets those of jobs that the engine says are over."""
-    said = jobs.words(directory, records)
+    said = registry.states(directory, records)
     for record in records:
         if record.key in said and said[record.key].over:
             jobs.forget(directory, record.arm, record.seed)

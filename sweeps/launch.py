@@ -55,22 +55,22 @@ def launch(
     with state.launching(directory):
         change = state.take_up(directory, sweep, now())
         with signals() as caught, display.display() as shown:
-            engine, told, exclusive = where.build(directory, workers, -(-len(sweep.runs()) // pack))
+            built = where.build(directory, workers, -(-len(sweep.runs()) // pack))
             try:
-                _announce(shown, sweep, directory, told, change)
+                _announce(shown, sweep, directory, built.words, change)
                 driver = Driver(
                     directory,
                     sweep,
-                    engine,
+                    built.engine,
                     shown,
                     functions=functions,
-                    exclusive=exclusive,
+                    exclusive=built.exclusive,
                     policy=policy,
                     pack=pack,
                 )
                 summary = driver.drive(caught)
             finally:
-                engine.close()
+                built.engine.close()
         tell(summary, directory)
         if report is not None and summary.stopped_by is None:
             _report(report, directory, summary)
@@ -139,7 +139,7 @@ def main(argv: list[str]) -> int:
     where = engines.Where.parse(given)
     timeout = policies.seconds(given.run_timeout, "--run-timeout") if given.run_timeout else None
     policy = Policy(given.on_failure, given.retries, timeout)
-    packs.check(given.pack, where.launcher)
+    packs.check(given.pack, where.name, where.launcher.packs)
     sweep = expand.load(given.sweep, overrides)
     out, pack = Path(given.out), given.pack
     return launch(sweep, out, workers=given.workers, report=build_report, policy=policy, where=where, pack=pack).code

@@ -19,7 +19,8 @@ from configs.documents import ordinary
 from configs.errors import UserError
 from configs.terminal import plain
 from sweeps.display import aligned, row, summary, table
-from sweeps.store import jobs, state
+from sweeps.launchers import registry
+from sweeps.store import state
 from sweeps.store.run_status import Standing
 
 LINES = 5  # of the log of a failed run
@@ -55,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 def standings(directory: Path) -> tuple[dict[str, Standing], str]:
     """Returns how every run stands by its files and by the engine that has it; and a line where that is silent."""
-    return jobs.overlay(directory, state.standings(directory))
+    return registry.overlay(directory, state.standings(directory))
 
 
 def show(directory: Path, log: int) -> None:

@@ -3,7 +3,7 @@
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from sweeps.execution import packs
 from sweeps.execution.policy import RESUMPTIONS, Policy
 from sweeps.execution.worker import EVALUATE, TOGETHER, TRAIN, Job, record_eval_error
-from sweeps.launchers.local import Ended
+from sweeps.launchers import registry
+from sweeps.launchers.launcher import Ended, Engine
 from sweeps.spec import chains, select
 from sweeps.spec.sweep import Run, Sweep
 from sweeps.store import jobs, run_status, state
@@ -21,38 +22,6 @@ from sweeps.store.summary import Summary
 
 TIMED = ("throughput", "profile")  # evaluations that a neighbour's work would disturb
 GRACE = 180.0  # seconds that runs have to save themselves
-
-
-class Engine(Protocol):
-    """Where jobs run."""
-
-    name: str
-    detached: bool  # its jobs outlive the launcher
-    tick: float  # seconds between looks at the runs
-
-    def adopt(self, wanted: Mapping[str, Job]) -> Mapping[int, Job]:
-        """Takes up the jobs that an earlier launcher gave it and that are not over; returns them by their place."""
-
-    def free(self) -> list[int]:
-        """Returns the places that could take a job now."""
-
-    def start(self, place: int, job: Job) -> None:
-        """Starts a job at a free place."""
-
-    def told(self, place: int) -> str:
-        """Returns what keeps the job at a place from running, as `queued (Priority)`; empty where nothing does."""
-
-    def ended(self, timeout: float) -> list[Ended]:
-        """Waits for jobs to end, `timeout` seconds at most; returns those that did."""
-
-    def withdraw(self) -> None:
-        """Takes back the jobs that have not begun, which end as cancelled."""
-
-    def stop(self) -> None:
-        """Tells running jobs to save and end."""
-
-    def close(self) -> None:
-        """Ends everything at once, but for jobs that outlive the launcher."""
 
 
 class Display(Protocol):
@@ -133,8 +102,8 @@ class Driver:
         wanted = {job.key: job for job in self.waiting} | {job.key: self._chosen(job) for job in self._ready()}
         self.active.update(self.engine.adopt(wanted))
         taken = {job.key for job in self.active.values()}
-        records = [record for record in jobs.noted(self.directory) if record.key not in taken]
-        said = jobs.words(self.directory, records)
+        records = [record for record in registry.noted(self.directory) if record.key not in taken]
+        said = registry.states(self.directory, records)
         for record in records:
             word = said.get(record.key)  # None: Slurm cannot be asked here
             if word is not None and word.over:

@@ -20,15 +20,15 @@ from sweeps.store.run_status import now
 from training.loop import pack_compat
 
 
-def check(number: int, launcher: str) -> None:
-    """Makes sure that --pack can be done.
+def check(number: int, launcher: str, packs: bool) -> None:
+    """Makes sure that --pack can be done by a launcher, which says whether it `packs`.
 
     Raises:
         UserError: it cannot.
     """
     if number < 1:
         raise UserError(f"--pack={number}: must be 1 or more")
-    if number > 1 and launcher != "local":
+    if number > 1 and not packs:
         raise UserError(f"--pack={number}: --launcher={launcher} gives each run a process of its own; must be 1")
 
 

@@ -1,7 +1,4 @@
-"""The local engine: worker processes on this machine that stay up between runs.
-
-It is the engine protocol's first implementation; `sweeps/execution/driver.py` says what an engine must do.
-"""
+"""The local launcher: worker processes on this machine that stay up between runs."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -9,30 +6,19 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from sweeps.execution import deadline
+from sweeps.execution import deadline, memory_check
 from sweeps.execution.serve import serve
 from sweeps.execution.worker import Job, Outcome, Place
+from sweeps.launchers import resources
+from sweeps.launchers.launcher import Built, Ended, Launcher
+from sweeps.spec.sweep import Sweep
+from sweeps.store.state import PRIVATE
 from training.runtime import process as processes
 
 SPAWN = multiprocessing.get_context("spawn")  # JAX's threads do not survive a fork
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A job that ended: with an outcome, or (None) because its process died, and `reason` says how.
-
-    `how` tells more of a job without an outcome: `died` (the run failed), `lost` (the engine's doing: the run goes on
-    elsewhere) or `cancelled` (somebody wanted it: the run is left).
-    """
-
-    place: int
-    job: Job
-    outcome: Outcome | None
-    reason: str = ""
-    how: str = "died"
 
 
 class LocalEngine:
@@ -162,3 +148,20 @@ def _died(code: int | None) -> str:
     if code == deadline.EXIT:
         return "timed out (--run-timeout), and did not save itself"
     return f"its worker process {processes.ended(code)}"
+
+
+def _check(sweep: Sweep, directory: Path) -> None:
+    """Refuses arms that are left to do and larger than this machine's memory."""
+    memory_check.check(sweep, directory, resources.machine())
+
+
+def _build(directory: Path, options: Mapping[str, Any], workers: int | None, runs: int) -> Built:
+    here = resources.machine()
+    slots = resources.places(here, workers, runs, directory / PRIVATE)
+    threads = max(1, here.cores // len(slots))
+    each = f", {threads} thread{'s' * (threads > 1)} each" if here.platform == "cpu" else ""
+    words = f"{len(slots)} worker{'s' * (len(slots) > 1)} on {here.platform}{each}"
+    return Built(LocalEngine(slots), words, resources.shared(here, len(slots)))
+
+
+LOCAL = Launcher("local", _build, check=_check, packs=True)

@@ -1,4 +1,4 @@
-"""The Ray engine: every run a task on an existing Ray cluster, or on one that is started here for the sweep.
+"""The Ray launcher: every run a task on an existing Ray cluster, or on one that is started here for the sweep.
 
 Ray finds the node with the processors, devices and other resources that a run asks for, and ends the tasks of a
 launcher that is gone; the runs go on from their checkpoints with the next one. The sweep's folder must be on a file
@@ -20,7 +20,20 @@ from configs.errors import UserError
 from sweeps.execution import multiprocess
 from sweeps.execution.serve import logged
 from sweeps.execution.worker import Job, Outcome, redirect
-from sweeps.launchers.local import Ended
+from sweeps.launchers.launcher import (
+    CPUS,
+    GPUS,
+    MEMORY,
+    NTASKS,
+    Built,
+    Ended,
+    Launcher,
+    Option,
+    count,
+    exclusive,
+    pairs,
+    size,
+)
 from sweeps.launchers.resources import THREADS, cores
 from sweeps.store import state
 from training.runtime.distributed import ADDRESS, INDEX, NUMBER
@@ -234,3 +247,41 @@ def _refuse_impossible(ray: Any, options: Options) -> None:
         most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in asked}
         there = ", ".join(f"{name} {amount:g}" for name, amount in most.items())
         raise UserError(f"--launcher=ray: no node has what a run asks for ({wanted}); the most there is: {there}")
+
+
+RESOURCE = Option("NAME=AMOUNT", "any other resource of a run; may be given several times", True)
+
+
+def _amount(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"--resource={name}={text}: must be a number") from None
+
+
+def _build(directory: Path, options: Mapping[str, Any], workers: int | None, runs: int) -> Built:
+    amounts = {name: _amount(name, text) for name, text in pairs(options, "resource", RESOURCE).items()}
+    gpus = count(options, "gpus", 0)
+    asked = Options(
+        options.get("address"),
+        count(options, "cpus") or 1,
+        gpus or 0,
+        size(options["memory"]) if "memory" in options else None,
+        amounts,
+        count(options, "ntasks") or 1,
+    )
+    return Built(RayEngine(directory, asked, workers), "handed to Ray", exclusive(gpus, workers))
+
+
+RAY = Launcher(
+    "ray",
+    _build,
+    options={
+        "ntasks": NTASKS,
+        "cpus": CPUS,
+        "gpus": GPUS,
+        "memory": MEMORY,
+        "address": Option("HOST:PORT", "the Ray cluster; auto: the one of this machine; unset: one is started here"),
+        "resource": RESOURCE,
+    },
+)

@@ -1,4 +1,4 @@
-"""The Slurm engine: every run a task of a job array, by submitit; the jobs go on where the launcher ends.
+"""The Slurm launcher: every run a task of a job array, by submitit; the jobs go on where the launcher ends.
 
 Each array has a new folder of random name, which its user alone may enter: submitit's pickles lie there, and are read
 by the job alone; a launcher reads none. Three things are asked how a job stands: the outcome that it wrote (JSON, in
@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from configs.documents import ordinary
 from configs.errors import UserError
@@ -26,11 +27,24 @@ from configs.folders import private
 from sweeps.execution import multiprocess
 from sweeps.execution.worker import Job, Outcome, redirect, work
 from sweeps.launchers import squeue
-from sweeps.launchers.local import Ended
+from sweeps.launchers.launcher import (
+    CPUS,
+    GPUS,
+    MEMORY,
+    NTASKS,
+    Built,
+    Ended,
+    Launcher,
+    Option,
+    Queue,
+    count,
+    exclusive,
+    pairs,
+)
 from sweeps.launchers.resources import THREADS
 from sweeps.launchers.slurm_options import MOST, Options, parameters, variables
-from sweeps.launchers.squeue import Word
 from sweeps.store import jobs, run_status, state
+from sweeps.store.jobs import JobState
 from sweeps.store.run_status import now
 from training.run_directory.files import own, write_json
 from training.runtime.distributed import slurm_tasks
@@ -47,7 +61,7 @@ class _Held:
     job: Job
     id: str
     array: str
-    word: Word | None = None
+    word: JobState | None = None
     since: float = 0.0  # when Slurm first said that it is over
 
 
@@ -89,8 +103,8 @@ class SlurmEngine:
 
         A job that waits but is no longer wanted, or in another form, is taken back.
         """
-        records = [*jobs.noted(self.directory), *self._unnoted()]
-        said = jobs.words(self.directory, records)
+        records = [*self._noted(), *self._unnoted()]
+        said = squeue.of_sweep(self.directory, records)
         back = []
         for record in records:
             word, job = said.get(record.key), wanted.get(record.key)
@@ -105,13 +119,17 @@ class SlurmEngine:
         squeue.cancel(back)
         return {place: held.job for place, held in self.held.items()}
 
+    def _noted(self) -> list[jobs.Record]:
+        records = jobs.noted(self.directory)
+        return [record for record in records if record.engine == self.name and squeue.ID.fullmatch(record.id)]
+
     def _unnoted(self) -> list[jobs.Record]:
         """Returns the jobs that a launcher queued in the moment before it was killed."""
-        noted = jobs.noted(self.directory)
+        noted = self._noted()
         known, keys = {record.id for record in noted}, {record.key for record in noted}
         found = []
         for identity, word in (squeue.queue() or {}).items():
-            if not word.over and identity not in known and jobs.belongs(self.directory, word):
+            if not word.over and identity not in known and squeue.belongs(self.directory, word):
                 record = self._planned(identity, Path(word.script).parent.name)
                 if record is not None and record.key not in keys:
                     found.append(record)
@@ -341,3 +359,42 @@ def _leave() -> None:
     word = squeue.states([_me()]).get(_me())
     if word is not None and word.state != "RUNNING":
         os._exit(0)
+
+
+SBATCH = Option("OPTION=VALUE", "any other option of sbatch, such as qos=high; may be given several times", True)
+
+
+def _build(directory: Path, options: Mapping[str, Any], workers: int | None, runs: int) -> Built:
+    gpus, ntasks, nodes = count(options, "gpus", 0), count(options, "ntasks") or 1, count(options, "nodes") or 1
+    if ntasks % nodes:
+        raise UserError(f"--ntasks={ntasks}: must be a multiple of --nodes={nodes}")
+    asked = Options(
+        partition=options.get("partition"),
+        account=options.get("account"),
+        time=options.get("time"),
+        cpus=count(options, "cpus"),
+        gpus=gpus,
+        ntasks=ntasks,
+        nodes=nodes,
+        memory=options.get("memory"),
+        extra=pairs(options, "sbatch", SBATCH, bare=True),
+    )
+    return Built(SlurmEngine(directory, asked, workers), "queued on Slurm", exclusive(gpus, workers))
+
+
+SLURM = Launcher(
+    "slurm",
+    _build,
+    options={
+        "partition": Option("NAME", "the partition"),
+        "account": Option("NAME", "the account that is charged"),
+        "time": Option("LIMIT", "a job's time limit (4:00:00); a run that comes to it is saved and queued again"),
+        "sbatch": SBATCH,
+        "ntasks": NTASKS,
+        "nodes": Option("N", "nodes that a run's processes are spread over"),
+        "cpus": CPUS,
+        "gpus": GPUS,
+        "memory": MEMORY,
+    },
+    queue=Queue("Slurm", squeue.ID, squeue.of_sweep, squeue.cancel),
+)

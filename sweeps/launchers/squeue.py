@@ -5,11 +5,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
 from configs.errors import UserError
+from sweeps.store.jobs import SUBMITTED, JobState, Record
 
-ENGINE = "slurm"
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 AT_WORK = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "STOPPED", "RESIZING", "SIGNALING")
 LOST = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED", "TIMEOUT")  # the cluster's doing: the run goes on later
@@ -22,28 +22,13 @@ CLUSTER = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_CONF_SERVER", "SLURM_JWT")
 OURS = ("SLURM", "SBATCH", "SRUN", "SQUEUE", "SACCT", "SCANCEL", "SCONTROL", "SUBMITIT")
 
 
-@dataclass(frozen=True)
-class Word:
-    """What an engine says of a job: its state, the reason that it gives, and the script that it runs (where known)."""
-
-    state: str
-    reason: str = ""
-    script: str = ""
-
-    @property
-    def waits(self) -> bool:
-        """It has not begun, or is to begin again."""
-        return self.state in WAITING
-
-    @property
-    def runs(self) -> bool:
-        """It is at work."""
-        return self.state in AT_WORK
-
-    @property
-    def over(self) -> bool:
-        """It has ended, and the engine will not take it up again."""
-        return not self.waits and not self.runs
+def job_state(state: str, reason: str = "", script: str = "") -> JobState:
+    """Returns one of Slurm's states as what it means."""
+    if state in WAITING:
+        return JobState(state, reason, script, "waiting")
+    if state in AT_WORK:
+        return JobState(state, reason, script, "running")
+    return JobState(state, reason, script, "over", silent=state in ("COMPLETED", GONE))
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -61,13 +46,13 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def queue() -> dict[str, Word] | None:
+def queue() -> dict[str, JobState] | None:
     """Returns every job of this user that the controller knows, by id; None where it does not answer."""
     text = _run(["squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i|%T|%r|%o"])
     return None if text is None else _parsed(text)
 
 
-def states(ids: Sequence[str]) -> dict[str, Word]:
+def states(ids: Sequence[str]) -> dict[str, JobState]:
     """Returns what Slurm says of jobs (`12` or `12_3`); nothing where it does not answer.
 
     `squeue` knows a job until some minutes after its end; from then on only `sacct` does, where the cluster has it. A
@@ -85,7 +70,27 @@ def states(ids: Sequence[str]) -> dict[str, Word]:
         some = ",".join(left[start : start + 500])
         text = _run(["sacct", "-X", "--noheader", "--parsable2", "--format=JobID,State,Reason", f"--jobs={some}"])
         found |= {job: word for job, word in _parsed(text or "").items() if job in wanted}
-    return found | {job: Word(GONE) for job in ids if job not in found}
+    return found | {job: job_state(GONE) for job in ids if job not in found}
+
+
+def of_sweep(directory: Path, records: Sequence[Record]) -> dict[str, JobState]:
+    """Returns what Slurm says of a sweep's jobs, by the run's key; nothing where it does not answer.
+
+    A job whose script does not lie in the sweep's directory is not the sweep's, whatever a note says: it is GONE.
+    """
+    said = states([record.id for record in records if ID.fullmatch(record.id)])
+    found = {}
+    for record in records:
+        word = said.get(record.id)
+        if word is not None:
+            alien = not word.over and not belongs(directory, word)
+            found[record.key] = job_state(GONE) if alien else word
+    return found
+
+
+def belongs(directory: Path, word: JobState) -> bool:
+    """Tells whether a job runs a script that a launcher of this sweep has written."""
+    return any((base / SUBMITTED) in Path(word.script).parents for base in (directory.absolute(), directory.resolve()))
 
 
 def answers() -> bool:
@@ -93,13 +98,13 @@ def answers() -> bool:
     return _run(["squeue", "--me", "--noheader"]) is not None
 
 
-def _parsed(text: str) -> dict[str, Word]:
+def _parsed(text: str) -> dict[str, JobState]:
     found = {}
     for line in text.splitlines():
         job, state, reason, script = [*line.split("|", 3), "", "", ""][:4]
         if ID.fullmatch(job) and state:
             # sacct writes `CANCELLED by 0`; squeue gives `None` as the reason of a job that has none.
-            found[job] = Word(state.split()[0], "" if reason in ("None", "Unknown") else reason, script)
+            found[job] = job_state(state.split()[0], "" if reason in ("None", "Unknown") else reason, script)
     return found
 
 

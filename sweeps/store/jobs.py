@@ -10,17 +10,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from configs.documents import ordinary
-from sweeps.launchers import squeue
-from sweeps.launchers.squeue import Word
 from sweeps.spec import names
 from sweeps.store.run_status import Standing
 from training.run_directory.files import write_json
 
 FOLDER = Path(".sweep") / "jobs"
 SUBMITTED = Path(".sweep") / "slurm"  # a folder for each array that was queued
+ID = re.compile(r"[0-9A-Za-z][\w.\[\]-]{0,63}", re.ASCII)  # of a job, for any cluster; a launcher knows its own form
 ARRAY = re.compile(r"[0-9a-f]{16}")  # the name of such a folder
 
 
@@ -47,6 +46,40 @@ class Record:
     def key(self) -> str:
         """The run's folder below `runs/`."""
         return f"{self.arm}/seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What a cluster says of a job.
+
+    Attributes:
+        state: in the cluster's own word.
+        reason: that it gives.
+        script: that it runs, where known.
+        phase: waiting (it has not begun, or is to begin again), running, or over (it will not be taken up again).
+        silent: of a job that is over: the cluster does not say how it ended, and the run's own files must.
+    """
+
+    state: str
+    reason: str = ""
+    script: str = ""
+    phase: Literal["waiting", "running", "over"] = "over"
+    silent: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """It has not begun, or is to begin again."""
+        return self.phase == "waiting"
+
+    @property
+    def runs(self) -> bool:
+        """It is running."""
+        return self.phase == "running"
+
+    @property
+    def over(self) -> bool:
+        """It has ended, and the cluster will not take it up again."""
+        return self.phase == "over"
 
 
 def digest(asked: Mapping[str, Any]) -> str:
@@ -102,35 +135,15 @@ def checked(values: Mapping[str, Any]) -> Record | None:
     valid = (
         all(isinstance(text, str) for text in texts)
         and type(record.seed) is int
-        and record.engine == squeue.ENGINE
-        and squeue.ID.fullmatch(record.id)
+        and names.SAFE.fullmatch(record.engine)
+        and ID.fullmatch(record.id)
         and names.SAFE.fullmatch(record.arm)
         and (not record.array or ARRAY.fullmatch(record.array))
     )
     return record if valid else None
 
 
-def words(directory: Path, records: list[Record]) -> dict[str, Word]:
-    """Returns what the engines say of a sweep's jobs, by the run's key; nothing where they do not answer.
-
-    A job whose script does not lie in the sweep's directory is not the sweep's, whatever a note says: it is GONE.
-    """
-    said = squeue.states([record.id for record in records if record.engine == squeue.ENGINE])
-    found = {}
-    for record in records:
-        word = said.get(record.id)
-        if word is not None:
-            alien = not word.over and not belongs(directory, word)
-            found[record.key] = Word(squeue.GONE) if alien else word
-    return found
-
-
-def belongs(directory: Path, word: Word) -> bool:
-    """Tells whether a job runs a script that a launcher of this sweep has written."""
-    return any((base / SUBMITTED) in Path(word.script).parents for base in (directory.absolute(), directory.resolve()))
-
-
-def told(run: Standing, record: Record, word: Word) -> Standing:
+def told(run: Standing, record: Record, word: JobState) -> Standing:
     """Returns how a run stands, given what the engine says of its job.
 
     The files have the last word on what is done. A job that waits makes its run wait; one that the engine ended shows
@@ -146,24 +159,7 @@ def told(run: Standing, record: Record, word: Word) -> Standing:
             return replace(run, status="running", note=name)
         return replace(run, note=run.note or name) if run.status in ("running", "waiting") else run
     if run.status == "running" or (run.status == "preempted" and run.note) or run.status == "waiting":
-        if word.state in ("COMPLETED", squeue.GONE):
+        if word.silent:
             return run
         return replace(run, status="failed", note="", error=f"{name}: {word.state}")
     return run
-
-
-def overlay(directory: Path, board: Mapping[str, Standing]) -> tuple[dict[str, Standing], str]:
-    """Returns how every run stands, with what the engines say of those that they hold.
-
-    And a line that says so where Slurm, which has jobs, does not answer.
-    """
-    records = [record for record in noted(directory) if record.key in board]
-    said = words(directory, records)
-    by_key = {record.key: record for record in records}
-    silent = len(records) if records and not said else 0
-    line = (
-        f"Slurm does not answer: {silent} run{'s' * (silent > 1)} that it was given "
-        f"{'are' if silent > 1 else 'is'} shown as the files say"
-    )
-    known = {key: told(run, by_key[key], said[key]) if key in said else run for key, run in board.items()}
-    return known, line if silent else ""

@@ -6,7 +6,7 @@ import pickle
 import socket
 import subprocess
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,8 @@ import pytest
 from configs.errors import UserError
 from sweeps import cancel, launch, status
 from sweeps.execution import worker
-from sweeps.launchers import slurm, squeue
-from sweeps.launchers.squeue import Word
+from sweeps.launchers import registry, slurm, squeue
+from sweeps.launchers.squeue import job_state
 from sweeps.store import jobs, run_status, state
 from sweeps.store.jobs import Record
 from tests.cluster.slurm import require
@@ -47,9 +47,9 @@ def plant(directory: Path, name: str = "a.seed0.json", **values) -> None:
 ])  # fmt: skip
 def test_a_note_of_a_job_that_is_not_as_notes_are_is_none(foreign, values) -> None:
     plant(foreign)
-    assert jobs.noted(foreign) == [GOOD]
+    assert registry.noted(foreign) == [GOOD]
     plant(foreign, **values)
-    assert jobs.noted(foreign) == []
+    assert registry.noted(foreign) == []
 
 
 @pytest.mark.parametrize("text", [DEEP, "7" * 10_000, "[]", "null", '{"engine": "slurm"}', "\0", '{"seed": 1e400}'])
@@ -86,7 +86,9 @@ def test_a_job_that_is_not_the_sweeps_is_not_cancelled(foreign, monkeypatch) -> 
     asked = []
     script = {"there": "/home/me/work/train.sh"}
     monkeypatch.setattr(squeue, "_run", lambda command: f"12_3|RUNNING|None|{script['there']}\n")
-    monkeypatch.setattr(squeue, "cancel", asked.extend)
+    slurm = registry.LAUNCHERS["slurm"]
+    queue = replace(slurm.queue, cancel=asked.extend)
+    monkeypatch.setitem(registry.LAUNCHERS, "slurm", replace(slurm, queue=queue))
     plant(foreign)
     assert cancel.main([str(foreign), "--wait=1s"]) == 0
     assert asked == [] and jobs.noted(foreign) == []
@@ -211,4 +213,4 @@ def test_what_steers_a_terminal_is_shown_as_its_code(foreign, capsys) -> None:
 
 def test_word_of_a_job_keeps_its_script() -> None:
     text = "12_3|PENDING|Priority|/a dir/with|bar/x.sh\n"
-    assert squeue._parsed(text) == {"12_3": Word("PENDING", "Priority", "/a dir/with|bar/x.sh")}
+    assert squeue._parsed(text) == {"12_3": job_state("PENDING", "Priority", "/a dir/with|bar/x.sh")}

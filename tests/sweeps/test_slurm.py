@@ -12,7 +12,7 @@ from configs.errors import UserError
 from sweeps import cancel, launch, status
 from sweeps.execution.policy import Policy
 from sweeps.launchers import engines, slurm_options, squeue
-from sweeps.launchers.squeue import Word
+from sweeps.launchers.squeue import job_state
 from sweeps.spec import expand
 from sweeps.store import jobs, state
 from sweeps.store.jobs import Record
@@ -257,17 +257,17 @@ RECORD = Record("slurm", "12_3", "a", 0, "", "")
 
 
 @pytest.mark.parametrize("run, word, wanted", [
-    (Standing("waiting"), Word("PENDING", "Priority"), ("waiting", "queued: slurm job 12_3 (Priority)", "")),
-    (Standing("waiting"), Word("RUNNING"), ("waiting", "slurm job 12_3", "")),
-    (Standing("running"), Word("OUT_OF_MEMORY"), ("failed", "", "slurm job 12_3: OUT_OF_MEMORY")),
-    (Standing("preempted", "its process ended"), Word("NODE_FAIL"), ("failed", "", "slurm job 12_3: NODE_FAIL")),
-    (Standing("preempted", "its process ended"), Word("RUNNING"), ("running", "slurm job 12_3", "")),
-    (Standing("preempted", error="stopped"), Word("CANCELLED"), ("preempted", "", "stopped")),
-    (Standing("failed", error="x"), Word("PENDING"), ("failed", "queued: slurm job 12_3", "")),
-    (Standing("failed", error="x"), Word("FAILED"), ("failed", "", "x")),
-    (Standing("done"), Word("FAILED"), ("done", "", "")),
-    (Standing("diverged", error="nan"), Word("RUNNING"), ("diverged", "", "nan")),
-    (Standing("running"), Word("COMPLETED"), ("running", "", "")),
+    (Standing("waiting"), job_state("PENDING", "Priority"), ("waiting", "queued: slurm job 12_3 (Priority)", "")),
+    (Standing("waiting"), job_state("RUNNING"), ("waiting", "slurm job 12_3", "")),
+    (Standing("running"), job_state("OUT_OF_MEMORY"), ("failed", "", "slurm job 12_3: OUT_OF_MEMORY")),
+    (Standing("preempted", "its process ended"), job_state("NODE_FAIL"), ("failed", "", "slurm job 12_3: NODE_FAIL")),
+    (Standing("preempted", "its process ended"), job_state("RUNNING"), ("running", "slurm job 12_3", "")),
+    (Standing("preempted", error="stopped"), job_state("CANCELLED"), ("preempted", "", "stopped")),
+    (Standing("failed", error="x"), job_state("PENDING"), ("failed", "queued: slurm job 12_3", "")),
+    (Standing("failed", error="x"), job_state("FAILED"), ("failed", "", "x")),
+    (Standing("done"), job_state("FAILED"), ("done", "", "")),
+    (Standing("diverged", error="nan"), job_state("RUNNING"), ("diverged", "", "nan")),
+    (Standing("running"), job_state("COMPLETED"), ("running", "", "")),
 ])  # fmt: skip
 def test_what_slurm_says_joins_what_the_files_say(run, word, wanted):
     found = jobs.told(run, RECORD, word)
@@ -282,9 +282,9 @@ def test_slurms_words_are_read_from_both_of_its_commands(monkeypatch):
     monkeypatch.setattr(squeue, "_run", lambda command: said.get(command[0]))
     found = squeue.states(["12_3", "12_4", "12_5", "12_6", "12_7"])
     assert found == {
-        "12_3": Word("RUNNING"), "12_4": Word("PENDING", "Priority"),
-        "12_5": Word("CANCELLED"), "12_6": Word("TIMEOUT"),
-        "12_7": Word(squeue.GONE),
+        "12_3": job_state("RUNNING"), "12_4": job_state("PENDING", "Priority"),
+        "12_5": job_state("CANCELLED"), "12_6": job_state("TIMEOUT"),
+        "12_7": job_state(squeue.GONE),
     }  # fmt: skip
     assert [found[job].over for job in found] == [False, False, True, True, True]
 

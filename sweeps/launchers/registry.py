@@ -1,0 +1,80 @@
+"""The launchers, a line each; what is asked of jobs that outlive theirs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from configs.errors import UserError, nearest
+from sweeps.launchers.launcher import Launcher, Queue
+from sweeps.launchers.local import LOCAL
+from sweeps.launchers.ray import RAY
+from sweeps.launchers.slurm import SLURM
+from sweeps.store import jobs
+from sweeps.store.jobs import JobState, Record
+from sweeps.store.run_status import Standing
+
+LAUNCHERS: dict[str, Launcher] = {launcher.name: launcher for launcher in (LOCAL, SLURM, RAY)}
+
+
+def launcher(name: str) -> Launcher:
+    """Returns a launcher by its name.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    if name not in LAUNCHERS:
+        allowed = " or ".join(LAUNCHERS)
+        raise UserError(f"--launcher={name}: must be {allowed}{nearest(name, LAUNCHERS)}")
+    return LAUNCHERS[name]
+
+
+def noted(directory: Path) -> list[Record]:
+    """Returns the jobs that are noted in a sweep's directory, as a launcher that is known here names them."""
+    queues = {name: launcher.queue for name, launcher in LAUNCHERS.items() if launcher.queue is not None}
+    found = [record for record in jobs.noted(directory) if record.engine in queues]
+    return [record for record in found if queues[record.engine].id.fullmatch(record.id)]
+
+
+def _queues(records: Sequence[Record]) -> list[tuple[Queue, list[Record]]]:
+    """Returns each queue with its jobs, of those that are noted."""
+    found = []
+    for name, known in LAUNCHERS.items():
+        if known.queue is not None and (own := [record for record in records if record.engine == name]):
+            found.append((known.queue, own))
+    return found
+
+
+def states(directory: Path, records: Sequence[Record]) -> dict[str, JobState]:
+    """Returns what the clusters say of a sweep's jobs, by the run's key; nothing of those that do not answer."""
+    found: dict[str, JobState] = {}
+    for queue, own in _queues(records):
+        found |= queue.states(directory, own)
+    return found
+
+
+def overlay(directory: Path, board: Mapping[str, Standing]) -> tuple[dict[str, Standing], str]:
+    """Returns how every run stands, with what the clusters say of those that they hold.
+
+    And a line that says so where a cluster, which has jobs, does not answer.
+    """
+    records = [record for record in noted(directory) if record.key in board]
+    known, lines = dict(board), []
+    for queue, own in _queues(records):
+        said = queue.states(directory, own)
+        known |= {r.key: jobs.told(board[r.key], r, said[r.key]) for r in own if r.key in said}
+        if not said:
+            many = len(own) > 1
+            lines.append(
+                f"{queue.title} does not answer: {len(own)} run{'s' * many} that it was given "
+                f"{'are' if many else 'is'} shown as the files say"
+            )
+    return known, "; ".join(lines)
+
+
+def cancel(records: Sequence[Record]) -> None:
+    """Has the clusters end jobs.
+
+    Raises:
+        UserError: one of them does not take it.
+    """
+    for queue, own in _queues(records):
+        queue.cancel([record.id for record in own])
