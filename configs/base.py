@@ -153,6 +153,8 @@ _MODEL = group(
                 choice("auto", "float32", "bfloat16")),
     scan_layers=field("auto", "one compiled layer for all: yes, no, or auto (yes on accelerators, no on the CPU)",
                       choice("auto", "yes", "no")),
+    loss_block=unset(int, "tokens of each row whose logits exist at once in training; 0: all; unset: all on the CPU "
+                     "and up to 256 MiB of them, else as many as take 256 MiB", _NOT_NEGATIVE),
     remat=field("none", "none, or block: each layer's activations are computed again in the backward pass",
                 choice("none", "block")),
     attention=_ATTENTION,

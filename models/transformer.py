@@ -157,7 +157,11 @@ class Transformer(nnx.Module):
 
         Decoding takes it once for all its steps: as [V, D] its product is twice as long on the CPU.
         """
-        return (self.embedding if self.head is None else self.head)[...].astype(self.dtype).T
+        return self.output_parameter().astype(self.dtype).T
+
+    def output_parameter(self) -> Array:
+        """Returns the output matrix as it is learned, float32 [V, D]: the embedding's where they are tied."""
+        return (self.embedding if self.head is None else self.head)[...]
 
     def hidden(
         self,

@@ -43,6 +43,11 @@ def _model(config: ConfigDict, size: Mapping[str, int]) -> list[str]:
     for axis, name, value in divided:
         if value is not None and value % size[axis]:
             found.append(f"mesh.{axis} = {size[axis]}: must divide {name} = {value}")
+    if size["context"] > 1 and model.loss_block:
+        found.append(
+            f"model.loss_block = {model.loss_block}: must be 0 or unset where devices share the tokens of a row "
+            f"(mesh.context = {size['context']})"
+        )
     groups = model.num_kv_heads or model.num_heads
     if config.mesh.kv_heads == "refuse" and groups % tensor:
         found.append(

@@ -16,7 +16,7 @@ from models.kernels.blocked import block_size
 from models.positions import places_of
 from training.run_directory.run import Run
 from training.step import train_step as steps
-from training.step.loss import loss_sum
+from training.step.loss import block_of
 
 FLOAT32 = 4  # bytes; parameters, gradients and AdamW's two moments are float32 whatever the compute dtype
 COUNTED = "peak_bytes_in_use"
@@ -83,12 +83,18 @@ def formula(run: Run) -> dict[str, int]:
         "gradients": parameters,
         "optimizer": optimizer,
         "activations": activations,
-        "logits": FLOAT32 * rows * shape.length * model.vocab_size,
+        "logits": FLOAT32 * rows * _with_logits(training) * model.vocab_size,
         "train_step": 2 * parameters + optimizer + activations,
         "kv_cache": sum(kept.values()),
         "kv_cache_scales": kept["scales"],
         "kv_bytes_per_token": counting.kv_bytes_per_token(model, element),
     }
+
+
+def _with_logits(config: ConfigDict) -> int:
+    """Returns how many tokens of each row have logits at once."""
+    rows = config.data.batch_size // config.data.micro_batches
+    return block_of(config.model, rows, config.data.length) or config.data.length
 
 
 def optimizer_bytes(run: Run) -> int:
@@ -107,7 +113,7 @@ def activation_bytes(config: ConfigDict) -> int:
     """
     model, length = config.model, config.data.length
     rows = config.data.batch_size // config.data.micro_batches
-    each = _row_bytes(config) + FLOAT32 * length * model.vocab_size
+    each = _row_bytes(config) + FLOAT32 * _with_logits(config) * model.vocab_size
     if model.remat != "none":
         return rows * each
     element = programs.element_bytes(config)
@@ -144,15 +150,15 @@ def _row_bytes(config: ConfigDict) -> int:
 def _kept(config: ConfigDict, rows: int) -> int:
     """Returns the bytes of all that differentiation keeps of some rows, parameters and constants among them."""
     abstract = steps.abstract(config)
-    z_loss, dropout = config.optimizer.z_loss, config.model.dropout > 0
+    dropout = config.model.dropout > 0
     tokens = jax.ShapeDtypeStruct((rows, config.data.length), jnp.int32)
     weights = jax.ShapeDtypeStruct(tokens.shape, jnp.float32)
 
     def kept(params: Any, tokens: Any, weights: Any) -> Any:
         def loss(params: Any) -> Any:
             model = nnx.merge(abstract.graphdef, params)
-            logits = model(tokens, dropout_key=jax.random.key(0) if dropout else None)
-            return loss_sum(logits, tokens, weights, z_loss)[0]
+            batch = {"tokens": tokens, "targets": tokens, "weights": weights}
+            return steps.batch_loss(config, model, batch, jax.random.key(0) if dropout else None)[0]
 
         return jax.vjp(loss, params)[1]
 

@@ -24,7 +24,7 @@ from models import Transformer, axes
 from models.platform import current
 from training.step import mesh as meshes
 from training.step import optimizer as optimizers
-from training.step.loss import loss_sum, token_losses
+from training.step.loss import block_of, loss_sum, loss_sum_of_blocks, token_losses
 
 # tokens, targets int32 [B, T], weights float32 [B, T]; maybe positions, segments int32 [B, T]
 Batch = Mapping[str, Any]
@@ -70,6 +70,27 @@ def initial_opt_state(config: ConfigDict, params: Params, mesh: Mesh | None = No
     return _opt_state(json.dumps(fields.to_dict(config)["optimizer"], sort_keys=True))(params)
 
 
+def batch_loss(config: ConfigDict, model: Transformer, batch: Batch, dropout_key: Array | None) -> tuple[Array, Array]:
+    """Returns the weighted sum of a batch's token losses, with and without the z-loss (see `loss_sum`).
+
+    Args:
+        config: resolved.
+        model: of that config.
+        batch: see `Batch`.
+        dropout_key: None: no dropout.
+    """
+    hidden = model.hidden(batch["tokens"], batch.get("positions"), batch.get("segments"), dropout_key=dropout_key)
+    targets, weights, z_loss = batch["targets"], batch["weights"], config.optimizer.z_loss
+    block = block_of(config.model, *batch["tokens"].shape)
+    if not block:
+        logits = model.logits(hidden)
+        with jax.named_scope("loss"):
+            return loss_sum(logits, targets, weights, z_loss)
+    with jax.named_scope("logits"):
+        table_DV, cap = model.output_parameter().T, config.model.logit_soft_cap
+        return loss_sum_of_blocks(hidden, table_DV, targets, weights, block=block, z_loss=z_loss, soft_cap=cap)
+
+
 def step_function(config: ConfigDict, mesh: Mesh | None = None, weight_decay: Array | None = None) -> Any:
     """Returns `step(params, opt_state, batch, learning_rate, key) -> (params, opt_state, loss, grad_norm)`.
 
@@ -79,16 +100,11 @@ def step_function(config: ConfigDict, mesh: Mesh | None = None, weight_decay: Ar
     """
     graphdef = abstract(config).graphdef
     transform = optimizers.make(config.optimizer, weight_decay)
-    z_loss, micro_batches = config.optimizer.z_loss, config.data.micro_batches
+    micro_batches = config.data.micro_batches
     dropout, rules = config.model.dropout > 0, meshes.rules_of(config, mesh)
 
     def losses(params: Params, batch: Batch, key: Array) -> tuple[Array, Array]:
-        model = nnx.merge(graphdef, params)
-        logits = model(
-            batch["tokens"], batch.get("positions"), batch.get("segments"), dropout_key=key if dropout else None
-        )
-        with jax.named_scope("loss"):
-            return loss_sum(logits, batch["targets"], batch["weights"], z_loss)
+        return batch_loss(config, nnx.merge(graphdef, params), batch, key if dropout else None)
 
     gradient = jax.value_and_grad(losses, has_aux=True)
 
