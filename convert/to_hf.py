@@ -24,6 +24,8 @@ from convert.writing import refuse_existing, whole_folder
 from data import tokenizers
 from models import pattern
 from models.attention import scale_of
+from models.declared import attention, positions
+from models.positions.rope_scaling import SCALINGS
 from training.run_directory import run as runs
 from training.run_directory.checkpoint import flat
 from training.run_directory.files import read_json, write_json
@@ -34,28 +36,10 @@ FREE = "dropout init init_std dtype scan_layers remat attention.kernel attention
 SAID = (
     "position.kind position.pattern attention.window attention.window_pattern attention.scale attention.scale_rule"
 ).split()
-# Fields that only one kind of position reads.
+# Fields that only some kinds of position read.
 OF_KIND = {
-    "position.max_length": ("learned",),
-    "position.xpos.": ("xpos",),
-    "position.t5.": ("t5",),
-    "position.fire.": ("fire",),
-    "position.cope.": ("cope",),
-    "position.rope.": ("rope", "p_rope", "xpos"),
-}
-OF_SCALING = {
-    "factor": ("linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3", "longrope"),
-    "original_length": ("ntk_by_parts", "dynamic", "yarn", "llama3", "longrope"),
-    "beta_fast": ("yarn", "ntk_by_parts"),
-    "beta_slow": ("yarn", "ntk_by_parts"),
-    "truncate": ("yarn",),
-    "attention_factor": ("yarn", "longrope"),
-    "mscale": ("yarn",),
-    "mscale_all_dim": ("yarn",),
-    "low_freq_factor": ("llama3",),
-    "high_freq_factor": ("llama3",),
-    "short_factor": ("longrope",),
-    "long_factor": ("longrope",),
+    f"position.{field}": tuple(name for name, kind in positions.KINDS.items() if field in kind.fields)
+    for field in dict.fromkeys(field for kind in positions.KINDS.values() for field in kind.fields)
 }
 
 
@@ -162,15 +146,19 @@ def significant(model: ConfigDict) -> dict[str, Any]:
     kinds = {plan.position for plan in plans}
     scaling = model.position.rope.scaling.kind
     found: dict[str, Any] = {}
+    own = attention.kind_of(model)
+    others = tuple(
+        f"attention.{field}" for kind in attention.KINDS.values() if kind is not own for field in kind.fields
+    )
     for name, value in fields.flatten(model).items():
         if name in FREE or name in SAID:
             continue
         if any(name.startswith(start) and not kinds & {*users} for start, users in OF_KIND.items()):
             continue
         last = name.rsplit(".", 1)[-1]
-        if name.startswith("position.rope.scaling.") and last != "kind" and scaling not in OF_SCALING[last]:
+        if name.startswith("position.rope.scaling.") and last not in ("kind", *SCALINGS[scaling].fields):
             continue
-        if name.startswith("attention.mla.") and model.attention.kind != "mla":
+        if name.startswith(others):
             continue
         if name.startswith("position.temperature.") and model.position.temperature.kind == "none":
             continue

@@ -23,6 +23,7 @@ from configs.errors import UserError
 from eval.progress import Told
 from eval.quality import scoring
 from eval.run import record
+from models.declared import positions
 from training.run_directory import files
 from training.run_directory import run as runs
 from training.runtime import compilation
@@ -194,9 +195,8 @@ class AblaxLM(TemplateLM):
             yield places, longest if rounded > self._reach() >= longest else rounded
 
     def _reach(self) -> float:
-        position = self.run.config.model.position
-        kinds = {position.kind, *position.pattern}
-        return position.max_length if "learned" in kinds else float("inf")
+        found = positions.reach(self.run.config.model)
+        return float("inf") if found is None else found[0]
 
 
 def _drawing(options: dict[str, Any]) -> tuple[int, float, float]:

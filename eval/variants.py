@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from ml_collections import ConfigDict
 
 from configs import validate
-from configs.rules.positions import XPOS_REACH
 from models import pattern
+from models.declared import positions
 from models.positions import stretched
+from models.positions.rope_scaling import SCALINGS
 
 TRAINED = "trained"  # the run's own setting, unchanged
 CONTROL = "local baseline"  # the run's own setting, with its attention window set to the training length
@@ -20,14 +21,16 @@ class Variant:
     multiple: float  # of the training length
     length: int  # tokens
     scaling: str  # "trained", or the kind applied at evaluation only
-    factor: float  # s, how far RoPE is stretched (1: not at all)
+    factor: float  # s of the scaling; dynamic's is 1 where the others' is the multiple
     model: ConfigDict | None  # config.model with that scaling
     reason: str | None = None
+    stretch: float | None = None  # by how much the slowest rotating pair is slowed at this length; None: none rotates
 
     @property
     def entry(self) -> dict[str, object]:
         """The keys that name this variant in a JSON file."""
-        named = {"length": self.length, "multiple": self.multiple, "scaling": self.scaling, "factor": self.factor}
+        named = {"length": self.length, "multiple": self.multiple, "scaling": self.scaling, "factor": self.factor,
+                 "stretch": self.stretch}  # fmt: skip
         return named if self.reason is None else {**named, "reason": self.reason}
 
 
@@ -35,7 +38,8 @@ def variants(config: ConfigDict) -> list[Variant]:
     """Returns every length of `lengths` under "trained" and each of `eval.scalings`, in that order.
 
     A resolved config is expected. A scaling applied at evaluation keeps the run's original length and has the factor
-    `eval.scaling_factor` or, where that is 0, the one that just reaches the length: length / original length.
+    `eval.scaling_factor` or, where that is 0, the one that just reaches the length: length / original length, and 1
+    for dynamic, whose base grows by itself with the length. All are then equally strong (`Variant.stretch`).
     """
     found = []
     for scaling in [TRAINED, *dict.fromkeys(config.eval.scalings)]:
@@ -53,7 +57,8 @@ def lengths(config: ConfigDict) -> list[tuple[int, float]]:
 
 def at_training_length(config: ConfigDict) -> Variant:
     """Returns the run's model as it is, at its training length."""
-    return Variant(1.0, config.data.length, TRAINED, own_factor(config.model), config.model)
+    stretch = stretched.slowest_stretch(config.model, config.data.length)
+    return Variant(1.0, config.data.length, TRAINED, own_factor(config.model), config.model, stretch=stretch)
 
 
 def beyond(config: ConfigDict, length: int) -> int:
@@ -75,8 +80,11 @@ def control(config: ConfigDict, variant: Variant) -> Variant:
         attention.window = min(attention.window or length, length)
     problems = validate.problems(changed)
     reason = unreachable(changed.model, variant.length) or (problems[0] if problems else None)
-    model = changed.model if reason is None else None
-    return Variant(variant.multiple, variant.length, CONTROL, own_factor(config.model), model, reason)
+    factor = own_factor(config.model)
+    if reason is not None:
+        return Variant(variant.multiple, variant.length, CONTROL, factor, None, reason)
+    stretch = stretched.slowest_stretch(changed.model, variant.length)
+    return Variant(variant.multiple, variant.length, CONTROL, factor, changed.model, None, stretch)
 
 
 def reach(model: ConfigDict) -> int | None:
@@ -103,11 +111,8 @@ def rows_at(length: int, training_length: int, batch_size: int) -> int:
 
 def unreachable(model: ConfigDict, length: int) -> str | None:
     """Returns why a model has no positions for rows of `length`, or None."""
-    if "learned" in kinds(model) and length > model.position.max_length:
-        return f"the learned table has {model.position.max_length} positions"
-    if "xpos" in kinds(model) and length > (most := XPOS_REACH * model.position.xpos.base):
-        return f"xPos reaches {int(most)} positions in float32"
-    return None
+    end = positions.reach(model)
+    return None if end is None or length <= end[0] else end[1]
 
 
 def _variant(config: ConfigDict, multiple: float, length: int, scaling: str) -> Variant:
@@ -118,11 +123,13 @@ def _variant(config: ConfigDict, multiple: float, length: int, scaling: str) -> 
         reason = f"a RoPE scaling has nothing to act on: position.kind = {'/'.join(kinds(model))}"
     if reason is None and scaling != TRAINED:
         model, reason = _rescaled(config, scaling, factor)
-    return Variant(multiple, length, scaling, factor, None if reason else model, reason)
+    if model is None or reason:
+        return Variant(multiple, length, scaling, factor, None, reason)
+    return Variant(multiple, length, scaling, factor, model, None, stretched.slowest_stretch(model, length))
 
 
 def _factor(config: ConfigDict, length: int, scaling: str) -> float:
-    if scaling == "none":
+    if scaling == "none" or (SCALINGS[scaling].grows and not config.eval.scaling_factor):
         return 1.0
     original = config.model.position.rope.scaling.original_length
     return max(1.0, float(config.eval.scaling_factor) or length / original)

@@ -4,8 +4,11 @@ On text and on key-value recall one arm (`text`, `recall`) is trained plainly an
 under every scaling, with the factor that just reaches the length. The arms `start-*` are trained on text with a scaling
 of factor 4 all along, at the same length. The arms `tuned-*` and `recall-tuned-*` continue the plain runs at 4x their
 length with a scaling of factor 4, for a small budget; `-none` gets the same budget without any scaling (direct
-fine-tuning). Dynamic NTK changes nothing up to the original length, so that `start-dynamic` trains as `text` does and
-differs beyond it.
+fine-tuning).
+
+Dynamic NTK takes factor 1 throughout, where the others take the multiple: dynamic(s) at s times the original length is
+NTK(s^2 - s + 1), dynamic(1) is NTK(s), so that all are equally strong. It changes nothing up to the original length:
+`start-dynamic` trains as `text` does and differs beyond it.
 
 docs/rope_scaling.md shows what came out of it so far.
 """
@@ -28,13 +31,14 @@ SMALL = {  # two layers of width 64 on text, so that 66 runs should take well un
 
 def get_sweep() -> dict:
     """Returns the sweep: 14 arms on text and 8 on recall, 3 seeds each."""
-    scaled = {KIND: SCALINGS, FACTOR: float(STRETCH)}
+    fixed = [kind for kind in SCALINGS if kind != "dynamic"]
+    scaled = [{KIND: fixed, FACTOR: float(STRETCH)}, {KIND: "dynamic", FACTOR: 1.0}]
     text = dict(
         title="RoPE scalings on text",
         question="Past the training length, which scaling holds without training, and does training with it help?",
         base="configs/lm.py",
         fixed={**SMALL, "budget.amount": 500, "eval.every_steps": 250, "eval.multiples": (1, 2, 4, 8)},
-        axes=[{"chain": [{KIND: "none", "eval.scalings": tuple(SCALINGS)}, scaled]}],
+        axes=[{"chain": [{KIND: "none", "eval.scalings": tuple(SCALINGS)}, *scaled]}],
         arm=lambda config: "text" if _kind(config) == "none" else f"start-{_kind(config)}",
         baseline="text",
         evals=["loss"],
@@ -44,7 +48,7 @@ def get_sweep() -> dict:
         question="What do 100 steps at four times the length give back, with each scaling and without any?",
         base="configs/lm.py",
         fixed={**SMALL, **_longer("text", 128), "data.batch_size": 4, "eval.every_steps": 20},
-        axes=[{"chain": [{KIND: "none"}, scaled]}],
+        axes=[{"chain": [{KIND: "none"}, *scaled]}],
         arm=lambda config: f"tuned-{_kind(config)}",
         baseline="tuned-none",
         evals=["loss"],
@@ -76,7 +80,7 @@ def get_sweep() -> dict:
             "eval.retrieval.task": "mqar",
             "eval.retrieval.generate": False,
         },
-        axes=[{"chain": [{KIND: "none"}, scaled]}],
+        axes=[{"chain": [{KIND: "none"}, *scaled]}],
         arm=lambda config: f"recall-tuned-{_kind(config)}",
         baseline="recall-tuned-none",
         evals=["retrieval"],

@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 from eval.cost import programs
 from eval.progress import Silent
+from models.declared import positions
 
 GIB = 2**30
 MOST = 1 << 24  # rows or tokens, where the search ends
@@ -110,6 +111,5 @@ def _unit(config: ConfigDict, name: str, what: str) -> int:
 
 def _table(config: ConfigDict) -> int:
     """Returns the longest sequence that the positions serve."""
-    from eval.variants import kinds
-
-    return config.model.position.max_length if "learned" in kinds(config.model) else MOST
+    found = positions.reach(config.model)
+    return MOST if found is None else found[0]

@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 
 from configs import validate
 from configs.errors import UserError
-from eval.variants import kinds
 from models import decode
+from models.declared import positions
 from models.kernels import KERNELS
 from models.kv_cache import KVCache
 from training.run_directory.record import compute_dtype
@@ -53,11 +53,11 @@ def shape(config: ConfigDict) -> Shape:
     """
     wanted = config.eval.throughput
     length = prompt = wanted.length or config.data.length
-    if "learned" in kinds(config.model):
-        table = config.model.position.max_length
+    if (found := positions.reach(config.model)) is not None:
+        table, reason = found
         for name, tokens in (("length", length), ("new_tokens", wanted.new_tokens + 1)):
             if tokens > table:
-                raise UserError(f"eval.throughput.{name} = {wanted[name]}: the learned table has {table} positions")
+                raise UserError(f"eval.throughput.{name} = {wanted[name]}: {reason}")
         prompt = min(length, table - wanted.new_tokens)
     batch_size = wanted.batch_size or config.data.batch_size
     return Shape(batch_size, length, wanted.decode_batch_size, prompt, wanted.new_tokens)

@@ -12,8 +12,8 @@ from ml_collections import ConfigDict
 
 from configs import fields
 from configs.errors import ConfigError, UserError
-from eval.variants import kinds
 from models import initial, kernels
+from models.declared import positions
 from models.layers import compute_dtype
 from models.positions.rope_scaling import SCALINGS
 
@@ -77,8 +77,9 @@ def settings(config: ConfigDict, params: Any = None) -> list[Setting]:
     asked = config.eval.equivalence
     batch, length = asked.batch_size or config.data.batch_size, asked.length or config.data.length
     smaller: dict[str, Any] = {}
-    if "learned" in kinds(config.model) and length > config.model.position.max_length:
-        length = config.model.position.max_length
+    reach = positions.reach(config.model)
+    if reach is not None and length > reach[0]:
+        length = reach[0]
         smaller["eval.equivalence.length"] = length
     if length < 8:
         raise UserError(f"eval.equivalence.length = {length}: must be 8 or more")

@@ -146,6 +146,16 @@ def kind_of(name: str) -> PositionKind:
     return KINDS[name]
 
 
+def reach(model: ConfigDict) -> tuple[int, str] | None:
+    """Returns (the most positions that a config.model serves, why not more), None where there is no end."""
+    found = []
+    for name in tuple(model.position.pattern) or (model.position.kind,):
+        kind = kind_of(name)
+        if (most := kind.reach(model)) is not None:
+            found.append((most, kind.beyond.format(most)))
+    return min(found, default=None)
+
+
 def parameters(model: ConfigDict, name: str, layers: tuple[int, ...]) -> Parameters:
     """Returns the declarations of one scheme of a config.model, which `layers` have."""
     kind = kind_of(name)

@@ -10,11 +10,12 @@ from models.positions import alibi, cope, fire, kerple, learned, none, p_rope, r
 from models.positions.lengths import sequence_lengths
 from models.positions.rope_scaling import with_scaling
 from models.positions.scheme import BiasFunction, Scheme, ScoresFunction
-from models.positions.temperature import Temperature
+from models.positions.temperature import TEMPERATURES, Temperature
 from models.positions.temperature import build as temperature_of
 
 __all__ = [
     "SCHEMES",
+    "TEMPERATURES",
     "BiasFunction",
     "Scheme",
     "ScoresFunction",

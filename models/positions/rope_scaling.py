@@ -74,7 +74,9 @@ class Kind:
     """An entry of the registry."""
 
     function: Callable[[float, int, Scaling, Array | None], Frequencies]
+    fields: tuple[str, ...] = ()  # of the scaling that it reads
     uses_lengths: bool = False
+    grows: bool = False  # the stretch grows with the length by itself: factor 1 is as strong as the multiple elsewhere
 
 
 def _plain(theta: float, r: int) -> np.ndarray:
@@ -111,8 +113,9 @@ def ntk_by_parts(theta: float, r: int, scaling: Scaling, lengths: Array | None) 
 def dynamic(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> Frequencies:
     """NTK whose base grows with the sequence: theta * (s n/L0 - (s-1))^(r/(r-2)), n = max(length, L0).
 
-    Written as a growth that multiplies the plain frequencies, so that it is 1 and they are plain to the bit where
-    the length is L0 or less.
+    At length m L0 this is NTK with factor s m - (s - 1): dynamic(s) at s L0 is ntk(s^2 - s + 1), and dynamic(1) is
+    ntk(m) at every m. Written as a growth that multiplies the plain frequencies, so that it is 1 and they are plain to
+    the bit where the length is L0 or less.
     """
     if lengths is None:
         raise ValueError("dynamic scaling depends on the sequences' lengths: give them")
@@ -196,15 +199,20 @@ def longrope(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> F
     return jnp.where((lengths > length)[..., None], long, short), factor
 
 
+RAMP = ("factor", "original_length", "beta_fast", "beta_slow")
 SCALINGS: dict[str, Kind] = {
     "none": Kind(none),
-    "linear": Kind(linear),
-    "ntk": Kind(ntk),
-    "dynamic": Kind(dynamic, uses_lengths=True),
-    "yarn": Kind(yarn),
-    "llama3": Kind(llama3),
-    "ntk_by_parts": Kind(ntk_by_parts),
-    "longrope": Kind(longrope, uses_lengths=True),
+    "linear": Kind(linear, ("factor",)),
+    "ntk": Kind(ntk, ("factor",)),
+    "dynamic": Kind(dynamic, ("factor", "original_length"), uses_lengths=True, grows=True),
+    "yarn": Kind(yarn, (*RAMP, "truncate", "attention_factor", "mscale", "mscale_all_dim")),
+    "llama3": Kind(llama3, ("factor", "original_length", "low_freq_factor", "high_freq_factor")),
+    "ntk_by_parts": Kind(ntk_by_parts, RAMP),
+    "longrope": Kind(
+        longrope,
+        ("factor", "original_length", "attention_factor", "short_factor", "long_factor"),
+        uses_lengths=True,
+    ),
 }
 
 

@@ -12,9 +12,10 @@ import numpy as np
 from jax import Array
 from ml_collections import ConfigDict
 
+from configs.rules.positions import SCALED
 from models.positions import rope_scaling
 
-KINDS = ("rope", "p_rope")  # the schemes a RoPE scaling acts on
+KINDS = SCALED  # the schemes a RoPE scaling acts on
 
 # scheme -> (inverse frequencies [r/2], factor on cos and sin [], factor on latent attention's scores []), float32
 Frequencies = dict[str, tuple[np.ndarray, np.float32, np.float32]]
@@ -33,6 +34,32 @@ class Given:
     def frequencies(self, theta: float, r: int, lengths: Array | None = None) -> tuple[Array, Array]:
         """Returns the inverse frequencies and the factor."""
         return self.inv_freq, self.factor
+
+
+def slowest_stretch(config: ConfigDict, length: int) -> float | None:
+    """Returns by how much the slowest rotating pair is slowed at `length`: the strength of a model's RoPE scaling.
+
+    It is s for `linear` and `ntk` of factor s, whatever the length, so it is also the factor of the NTK scaling that is
+    as strong. Of several rotating schemes the first counts.
+
+    Args:
+        config: a resolved config.model.
+        length: tokens of the sequence.
+
+    Returns:
+        1 where nothing is stretched; None where the model has no scheme that a scaling acts on.
+    """
+    from models.positions import build
+
+    kind = next((kind for kind in tuple(config.position.pattern) or (config.position.kind,) if kind in KINDS), None)
+    if kind is None:
+        return None
+    scheme: Any = build(config, kind)
+    r = scheme.rotary_dim
+    scaled = scheme.scaling.frequencies(scheme.theta, r, jnp.full((1, 1), length))[0]
+    slowest = getattr(scheme, "kept", r // 2) - 1
+    plain = scheme.theta ** (-2 * slowest / r)
+    return float(plain / np.asarray(scaled, np.float64).reshape(-1)[slowest])
 
 
 def share(config: ConfigDict, length: int | None) -> tuple[ConfigDict, Frequencies]:

@@ -339,6 +339,7 @@ class ScalingLine:
     difference: Difference | None
     resolved: bool = False
     level: float = LEVEL
+    stretch: float = math.nan  # by how much the slowest rotary pair is slowed, which is the scaling's strength
 
     @property
     def p(self) -> float:
@@ -385,7 +386,7 @@ def _scaling_table(arm: Arm, measure: str, multiple: float, points: list[Point],
     for scaling in sorted(by_scaling, key=scaling_order):
         here = by_scaling[scaling]
         gap = None if scaling == TRAINED or not own else _gap(measure, here, own, noise)
-        lines.append(ScalingLine(scaling, estimate(here), gap, level=level))
+        lines.append(ScalingLine(scaling, estimate(here), gap, level=level, stretch=here[0].stretch))
     seeds = len({point.seed for point in points})
     return ScalingTable(arm.name, measure, multiple, points[0].length, seeds, tuple(lines))
 

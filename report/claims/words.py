@@ -193,6 +193,14 @@ def scalings(study: Study) -> tuple[list[Sentence], list[Sentence]]:
     return first, rest
 
 
+def _strength(table: ScalingTable, label: dict[str, str]) -> str:
+    """Returns how strong each scaling is, as the factor of the NTK scaling that slows the slowest pair as much."""
+    known = [line for line in table.lines if math.isfinite(line.stretch)]
+    if not known:
+        return ""
+    return f" (slowest rotary pair slowed by: {listed([f'{label[one.scaling]} {one.stretch:.3g}' for one in known])})"
+
+
 def _scaling(study: Study, table: ScalingTable) -> Sentence:
     own = [arm for arm in study.arms if arm.name == table.arm]
     label = {line.scaling: scaling_label(own, line.scaling) for line in table.lines}
@@ -201,6 +209,7 @@ def _scaling(study: Study, table: ScalingTable) -> Sentence:
     tokens = f" ({counted(table.length)} tokens)" if math.isfinite(table.length) else ""
     unit = " nats" if table.measure == "loss" else ""
     head = f"{table.arm}, {what} at {multiple(table.multiple)} the training length{tokens}: {listed(values)}{unit}"
+    head += _strength(table, label)
     gaps = [line for line in table.lines if line.difference is not None and line.difference.seeds]
     reference = label[table.lines[0].scaling]
     if not gaps:

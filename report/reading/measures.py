@@ -137,6 +137,7 @@ class Point:
     independent: float = math.nan  # how many independent examples they are worth: answers of one row are not
     pairs: float = math.nan  # pairs, needles, hops or tokens a row
     merged: tuple[float, ...] = ()  # other depths that this cell stands for
+    stretch: float = math.nan  # by how much the slowest rotary pair is slowed; nan: not known
 
     @property
     def worth(self) -> tuple[float, float]:
@@ -256,7 +257,8 @@ def _point(arm: Arm, run: Run, raw: dict[str, Any], value: float, low: float, hi
     length, multiple = number(raw.get("length")), number(raw.get("multiple"))
     scaling = text(raw.get("scaling")) or TRAINED
     counts = number(raw.get("correct")), number(raw.get("examples"))
-    return Point(arm.name, run.seed, length, multiple, scaling, value, low, high, *counts, number(raw.get("depth")))
+    depth, stretch = number(raw.get("depth")), number(raw.get("stretch"))
+    return Point(arm.name, run.seed, length, multiple, scaling, value, low, high, *counts, depth, stretch=stretch)
 
 
 def _share(arm: Arm, run: Run, raw: dict[str, Any], counts: dict[str, Any]) -> Point:

@@ -4,7 +4,8 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs import tiny, validate
-from eval import scoring, variants
+from eval import variants
+from eval.quality import scoring
 
 
 def resolved(**fields) -> ConfigDict:
@@ -26,6 +27,18 @@ def test_every_length_under_every_scaling():
     ]  # fmt: skip
     assert all(v.reason is None for v in found)
     assert [v.factor for v in found] == [1, 1, 1, 1, 2, 4, 1, 2, 4]
+
+
+def test_scalings_are_equally_strong_at_every_length():
+    kinds = ("linear", "ntk", "yarn", "dynamic")
+    config = resolved(eval__multiples=(1, 2, 4), eval__scalings=kinds, data__length=32)
+    found = [v for v in variants.variants(config) if v.scaling != "trained"]
+    assert [v.stretch for v in found] == pytest.approx([1, 2, 4] * 4, rel=1e-5)
+    assert [v.factor for v in found if v.scaling == "dynamic"] == [1, 1, 1]
+    assert all(v.entry["stretch"] == v.stretch for v in found)
+    # A factor that is asked for is taken as it stands, and the strength says what it comes to.
+    config = resolved(eval__multiples=(4,), eval__scalings=("ntk", "dynamic"), eval__scaling_factor=4.0)
+    assert [v.stretch for v in variants.variants(config)] == pytest.approx([1, 4, 13], rel=1e-5)
 
 
 def test_trained_is_the_runs_own_model_and_others_change_only_the_scaling():

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from models.declared.positions import KINDS
 from tests.switches import written
 from tests.switches.written import Arrays
-
-LAYERED = ("kerple_log", "kerple_power", "fire", "cope")  # each layer has parameters of its own
 
 
 def logits(
@@ -27,7 +26,7 @@ def logits(
     for layer in range(model.num_layers):
         kind, window = kinds[layer % len(kinds)], windows[layer % len(windows)] or None
         own = dict(params.get("schemes", {}).get(kind, {}))
-        if kind in LAYERED:
+        if KINDS[kind].layered:
             own = {name: leaf[met.get(kind, 0)] for name, leaf in own.items()}
         met[kind] = met.get(kind, 0) + 1
         block = _layer(params["blocks"], layer)

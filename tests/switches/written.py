@@ -52,7 +52,9 @@ def scaled(scaling: ConfigDict, w: np.ndarray, theta: float, r: int, length: int
             lists = scaling.long_factor if length > trained else scaling.short_factor
             factor = scaling.attention_factor or math.sqrt(1 + math.log(s) / math.log(trained) if s > 1 else 1)
             return w / np.array(lists), factor
-    return _yarn(scaling, w, theta, r)
+        case "yarn":
+            return _yarn(scaling, w, theta, r)
+    raise ValueError(f"no formula is written for the RoPE scaling {scaling.kind!r}")
 
 
 def _by_parts(scaling: ConfigDict, w: float, s: float, trained: int) -> float:
@@ -166,7 +168,9 @@ def bias(model: ConfigDict, kind: str, own: Arrays, q: np.ndarray, k: np.ndarray
             x = np.log(c * distance + 1) / (np.log(c * np.maximum(q, limit)[:, None] + 1) + 1e-6)
             hidden = np.maximum(x[..., None] * own["hidden"] + own["hidden_bias"], 0)
             return np.moveaxis(hidden @ own["out"] + own["out_bias"], 2, 0)
-    return np.zeros((heads, len(q), len(k)))
+        case "none" | "learned" | "sinusoidal" | "rope" | "p_rope" | "xpos" | "cope":  # act elsewhere
+            return np.zeros((heads, len(q), len(k)))
+    raise ValueError(f"no formula is written for positions {kind!r}")
 
 
 def cope(table: np.ndarray, q: np.ndarray, scores: np.ndarray, visible: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ import pytest
 
 from configs.errors import ConfigError
 from models import positions
+from models.positions import stretched
 from models.positions.rope import Rope
 from models.positions.rope_scaling import SCALINGS, Scaling, with_scaling
 from tests.models.common import normal, tiny
@@ -133,3 +134,29 @@ def test_evaluation_takes_another_scaling() -> None:
         with_scaling(config, "yran", 2)
     with pytest.raises(ConfigError, match="positions are learned, not rope"):
         with_scaling(tiny(position__kind="learned"), "yarn", 2)
+
+
+@pytest.mark.parametrize("s", [2.0, 4.0, 8.0])
+def test_dynamic_at_a_length_is_ntk_of_another_factor(s: float) -> None:
+    """Dynamic(s) at length s L0 is NTK(s^2 - s + 1); dynamic(1) there is NTK(s), so it is compared at factor 1."""
+    theta, r, original = 10000.0, 64, 128
+    lengths = jnp.full((1, 1), int(s * original))
+
+    def dynamic(factor: float) -> np.ndarray:
+        scaling = Scaling("dynamic", factor=factor, original_length=original)
+        return np.asarray(scaling.frequencies(theta, r, lengths)[0]).reshape(-1)
+
+    def ntk(factor: float) -> np.ndarray:
+        return np.asarray(Scaling("ntk", factor=factor).frequencies(theta, r)[0])
+
+    np.testing.assert_allclose(dynamic(s), ntk(s**2 - s + 1), rtol=2e-6)
+    np.testing.assert_allclose(dynamic(1.0), ntk(s), rtol=2e-6)
+    assert abs(dynamic(s)[-1] / ntk(s)[-1] - 1) > 0.3  # what comparing both at factor s would have mixed up
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("linear", 4.0), ("ntk", 4.0), ("yarn", 4.0), ("dynamic", 13.0)])
+def test_the_strength_of_a_scaling_is_the_stretch_of_the_slowest_pair(kind: str, wanted: float) -> None:
+    config = with_scaling(tiny(head_dim=8), kind, 4.0, original_length=16)
+    assert stretched.slowest_stretch(config, 64) == pytest.approx(wanted, rel=1e-5)
+    assert stretched.slowest_stretch(tiny(head_dim=8), 64) == pytest.approx(1.0, rel=1e-6)
+    assert stretched.slowest_stretch(tiny(position__kind="alibi"), 64) is None
