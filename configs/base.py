@@ -286,7 +286,8 @@ _EVAL = group(
         haystack=field("auto", "own, noise, text, distractors, or auto (data.retrieval.haystack)",
                        choice("auto", "own", *tasks.HAYSTACKS)),
         filler=field("auto", "of mqar and mqar_gaps, beyond the training length, between the pairs and the questions "
-                     "that count: questions (for other pairs), gaps, text, or auto (gaps for mqar_gaps, else questions)",
+                     "that count: questions (for other pairs), gaps, text, or auto (gaps for mqar_gaps, else "
+                     "questions)",
                      choice("auto", *tasks.FILLERS)),
         control=field(True, "beyond the training length also ask the model with its attention window set to the "
                       "training length (the local baseline): what it answers was not retrieved from far"),
