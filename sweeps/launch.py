@@ -1,5 +1,6 @@
 """python -m sweeps.launch: runs a sweep file: trains what is not yet done, evaluates it, and builds the report.
 
+A plan of seeds (`seeds=dict(looks=, care=)`) is followed look by look until every comparison is decided.
 The same call again resumes: finished runs are left as they are, stopped ones continue, failed ones are tried again.
 Ctrl-C or SIGTERM saves the runs at work first; on Slurm it leaves them to the cluster. Exit code: 0; 1 where a run or
 an evaluation failed; 2 for a mistake in the sweep file or on the command line; 130 or 143 where it was stopped.
@@ -16,7 +17,7 @@ from sweeps.execution import policy as policies
 from sweeps.execution.driver import Driver, Functions, signals
 from sweeps.execution.policy import Policy
 from sweeps.launchers import engines
-from sweeps.spec import expand
+from sweeps.spec import expand, looks
 from sweeps.spec.sweep import Sweep
 from sweeps.store import state
 from sweeps.store.run_status import now
@@ -53,22 +54,31 @@ def launch(
     directory, where = directory.absolute(), where or engines.Where()
     where.check(sweep, directory)
     with state.launching(directory):
+        sweep = state.continued(directory, sweep)
         change = state.take_up(directory, sweep, now())
         with signals() as caught, display.display() as shown:
             built = where.build(directory, workers, -(-len(sweep.runs()) // pack))
             try:
                 _announce(shown, sweep, directory, built.words, change)
-                driver = Driver(
-                    directory,
-                    sweep,
-                    built.engine,
-                    shown,
-                    functions=functions,
-                    exclusive=built.exclusive,
-                    policy=policy,
-                    pack=pack,
-                )
-                summary = driver.drive(caught)
+                while True:
+                    driver = Driver(
+                        directory,
+                        sweep,
+                        built.engine,
+                        shown,
+                        functions=functions,
+                        exclusive=built.exclusive,
+                        policy=policy,
+                        pack=pack,
+                    )
+                    summary = driver.drive(caught)
+                    more, said = (sweep, []) if summary.code else looks.grown(sweep, directory)
+                    for line in said:
+                        shown.say(line)
+                    if len(more.runs()) == len(sweep.runs()):
+                        break
+                    sweep = more
+                    state.take_up(directory, sweep, now())
             finally:
                 built.engine.close()
         tell(summary, directory)

@@ -20,6 +20,7 @@ from configs.errors import UserError
 from configs.terminal import plain
 from sweeps.display import aligned, row, summary, table
 from sweeps.launchers import registry
+from sweeps.spec import looks
 from sweeps.store import state
 from sweeps.store.run_status import Standing
 
@@ -67,11 +68,19 @@ def show(directory: Path, log: int) -> None:
     else:
         print("\n".join(aligned([row(key, run) for key, run in board.items()])))
         print(f"\n{summary(board)}")
+    for line in plans(directory):
+        print(line)
     extra = state.strangers(directory, list(board))
     if extra:
         print(f"no longer in the sweep file: {plain(', '.join(extra))}")
     for line in ([silence] if silence else []) + logs(directory, board, log):
         print(line)
+
+
+def plans(directory: Path) -> list[str]:
+    """Returns a line for each study that adds seeds by a plan: which look is complete, and what is open."""
+    found = looks.states(directory, looks.planned(state.read(directory)))
+    return [plain(f"{name}: {one.words}") for name, one in found.items()]
 
 
 def watch(directory: Path, every: float, log: int) -> None:
@@ -82,7 +91,8 @@ def watch(directory: Path, every: float, log: int) -> None:
             with Live(console=console, auto_refresh=False, screen=False) as live:
                 while True:
                     board, silence = standings(directory)
-                    ends = fitting([silence] * bool(silence) + logs(directory, board, log), console.height // 2)
+                    ends = [silence] * bool(silence) + plans(directory) + logs(directory, board, log)
+                    ends = fitting(ends, console.height // 2)
                     live.update(
                         Group(
                             table(board, {}, console.height - len(ends)),
@@ -100,6 +110,7 @@ def watch(directory: Path, every: float, log: int) -> None:
                 *aligned([row(key, run) for key, run in board.items()]),
                 summary(board),
                 *([silence] if silence else []),
+                *plans(directory),
                 *logs(directory, board, log),
             ]
             if lines != before:

@@ -50,6 +50,8 @@ def problems(studies: Iterable["Study"]) -> list[str]:
         lacking = sorted(set(study.seeds) - set(known[before][1].seeds))
         if lacking:
             found.append(f"{where}: that arm has no seed {', '.join(map(str, lacking))}")
+        elif study.plan and known[before][1].name != study.name:
+            found.append(f"{where}: seeds added by looks need the continued arm in the same study")
         if name in _ancestors(name, known):
             found.append(f"{where}: continues itself")
     return found

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from configs import cli, fields
 from configs.errors import UserError, nearest
-from sweeps.spec import axes, ladder, match, names, select
+from sweeps.spec import axes, ladder, looks, match, names, select
 from sweeps.spec import where as conditions
 
 # As in eval.run, which imports JAX.
@@ -22,6 +22,7 @@ INHERITED = (
     "ladder",
     "match",
     "seeds",
+    "care",
     "select",
     "solved",
     "target",
@@ -99,7 +100,8 @@ def check_study(draft: Draft, overrides: Mapping[str, Any]) -> list[str]:
     problems += _check_table(given.get("fixed", {}), f"{where}fixed", callables=False)
     problems += _check_table(given.get("derived", {}), f"{where}derived", callables=True)
     problems += _check_axes(given.get("axes", []), f"{where}axes")
-    problems += _check_seeds(given.get("seeds", [0]), f"{where}seeds")
+    problems += looks.check(given.get("seeds", [0]), given, where) or _check_seeds(seeds_of(given), f"{where}seeds")
+    problems += looks.check_care(given, where)
     problems += _check_evals(given.get("evals", ["loss"]), f"{where}evals")
     problems += names.check_template(given.get("arm"), f"{where}arm")
     problems += _check_solved(given.get("solved"), f"{where}solved")
@@ -120,7 +122,7 @@ def check_study(draft: Draft, overrides: Mapping[str, Any]) -> list[str]:
         problems += ladder.check(given.get("ladder"), varied, draft.fixed, evals, f"{where}ladder")
         problems += match.check(given.get("match"), _taken(draft), f"{where}match")
         taken = dict.fromkeys(overrides, "given on the command line") | _taken(draft)
-        problems += select.check(given.get("select"), taken, given.get("seeds", [0]), f"{where}select")
+        problems += select.check(given.get("select"), taken, seeds_of(given, every=True), f"{where}select")
     return problems
 
 
@@ -158,6 +160,14 @@ def _check_axes(given: Any, where: str) -> list[str]:
     if number > axes.MOST_ARMS:
         return [f"{where}: {number} arms; at most {axes.MOST_ARMS}"]
     return axes.check_disjoint(given, where)
+
+
+def seeds_of(given: Mapping[str, Any], every: bool = False) -> Any:
+    """Returns a study's seeds as its file lists them; of a plan of looks the first look's, or `every` one's."""
+    seeds = given.get("seeds", [0])
+    if not isinstance(seeds, Mapping):
+        return seeds
+    return range(seeds["looks"][-1 if every else 0])
 
 
 def _check_seeds(seeds: Any, where: str) -> list[str]:

@@ -12,7 +12,8 @@ A sweep file has `get_sweep()`, which returns a dictionary:
         derived={"model.head_dim": lambda c: c.model.width // c.model.num_heads},  # in order, after the axes
         arm="h{model.num_heads}",                             # or a function of the arm's config; unset: from the axes
         match=dict(equal="parameters", to="h4", by="model.mlp_width"),  # see sweeps/spec/match.py
-        seeds=[0, 1],
+        seeds=[0, 1],                                         # or dict(looks=(5, 10), care=0.01): sweeps/spec/looks.py
+        care=0.01,                                            # nats: the report says how many seeds would show them
         select=dict(field="optimizer.learning_rate", values=[1e-3, 3e-3], seeds=[100]),  # see sweeps/spec/select.py
         ladder=dict(by="budget.amount", values=[500, 1000, 2000]),  # gains in compute; see sweeps/spec/ladder.py
         baseline="h4",                                        # the arm others are compared with
@@ -22,7 +23,7 @@ A sweep file has `get_sweep()`, which returns a dictionary:
     )
 
 or `dict(name=..., studies={"heads": {...}, "windows": {...}})`, where each study is such a dictionary, and `base`,
-`fixed`, `derived`, `arm`, `where`, `ladder`, `match`, `seeds`, `select`, `solved`, `target` and `evals` beside
+`fixed`, `derived`, `arm`, `where`, `ladder`, `match`, `seeds`, `care`, `select`, `solved`, `target` and `evals` beside
 `studies` hold for all of them. Arm names are unique over all studies, because they name folders, and an arm may
 continue another one's runs (`init_from = "arm:NAME"`, see sweeps/spec/chains.py). Command-line overrides hold for every
 arm; they come after `fixed` and the axes and before `derived`, so that derived fields follow them.
@@ -38,7 +39,7 @@ from ml_collections import ConfigDict
 
 from configs import cli, fields, validate
 from configs.errors import ConfigError, UserError, nearest
-from sweeps.spec import axes, chains, drafts, match, names, select, where
+from sweeps.spec import axes, chains, drafts, looks, match, names, select, where
 from sweeps.spec import ladder as ladders
 from sweeps.spec.drafts import Draft
 from sweeps.spec.sweep import Arm, Ladder, Study, Sweep
@@ -198,11 +199,13 @@ def _study(draft: Draft, arms: list[Arm]) -> Study:
         base=given["base"],
         baseline=given.get("baseline"),
         evals=tuple(given.get("evals", ("loss",))),
-        seeds=tuple(given.get("seeds", (0,))),
+        seeds=tuple(drafts.seeds_of(given)),
         arms=tuple(arms),
         solved=dict(given.get("solved") or {}),
         target=given.get("target"),
         select=select.of(given.get("select")),
+        plan=looks.plan_of(given),
+        care=given.get("care"),
     )
 
 
@@ -230,7 +233,7 @@ def _selection(draft: Draft, study: Study) -> tuple[list[Study], list[str]]:
     tried = replace(
         study, name=f"{study.name}: selection", title="", question="", baseline=None, evals=(select.MEASURED,),
         seeds=study.select.seeds, arms=tuple(arms), select=None, selects_for=study.name, ladder=None, rung=None,
-        rung_of="",
+        rung_of="", plan=None,
     )  # fmt: skip
     if select.MEASURED not in study.evals:
         problems.append(

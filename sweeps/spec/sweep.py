@@ -7,6 +7,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from report.statistics.sequential import Plan
 from sweeps.spec.match import Match
 
 
@@ -117,8 +118,9 @@ class Study:
 
     `solved` says when a seed has solved its task (report/statistics/solving.py). `select` says how a hyperparameter is
     chosen for each arm, `choices` what has been chosen. Where `selects_for` names another study, this one holds the
-    runs that try the values for it. With a `ladder` the study is its highest rung; a lower one is a study of its own,
-    of which `rung_of` names that one.
+    runs that try the values for it. `plan` says how seeds are added (sweeps/spec/looks.py), `care` which difference of
+    losses matters (nats), `looked` at how many seeds a list without a plan was looked at before it grew. With a `ladder`
+    the study is its highest rung; a lower one is a study of its own, of which `rung_of` names that one.
     """
 
     name: str
@@ -134,6 +136,9 @@ class Study:
     selects_for: str = ""
     choices: dict[str, Choice] = field(default_factory=dict)
     target: float | None = None
+    plan: Plan | None = None
+    care: float | None = None
+    looked: tuple[int, ...] = ()
     ladder: Ladder | None = None
     rung: float | None = None
     rung_of: str = ""

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 from configs import fields, redaction
 from configs.documents import ordinary
 from configs.errors import ConfigError, UserError
-from sweeps.spec import chains, names, select
+from sweeps.spec import chains, looks, names, select
 from sweeps.spec.sweep import Run, Sweep
 from sweeps.store import lease, run_status
 from training.run_directory.files import own, read_json, write_json
@@ -161,6 +161,20 @@ def _refuse_links(directory: Path, runs: list[Run]) -> None:
             raise UserError(f"{log}: is a link to {log.resolve()}; nothing is written through it")
 
 
+def continued(directory: Path, sweep: Sweep) -> Sweep:
+    """Returns the sweep as its directory has it to go on: seeds of planned looks so far, and looks without a plan."""
+    if not (directory / "sweep.json").exists():
+        return sweep
+    recorded = read(directory)
+    measured: dict[str, set[int]] = {}
+    for study in recorded["studies"]:
+        paths = [
+            (seed, directory / "runs" / arm["name"] / f"seed{seed}") for arm in study["arms"] for seed in study["seeds"]
+        ]
+        measured[study["name"]] = {seed for seed, path in paths if (path / "eval" / "loss.json").is_file()}
+    return looks.looked(looks.resumed(sweep, recorded), recorded, measured)
+
+
 def record(directory: Path, sweep: Sweep, now: str) -> None:
     """Writes sweep.json with what `select` has chosen by now."""
     path = directory / "sweep.json"
@@ -179,6 +193,9 @@ def describe(sweep: Sweep, created: str, updated: str) -> dict[str, Any]:
             "baseline": study.baseline,
             "evals": list(study.evals),
             "seeds": list(study.seeds),
+            "plan": {"looks": list(study.plan.looks), "care": study.plan.care} if study.plan else None,
+            "care": study.care,
+            "looked": list(study.looked),
             "solved": study.solved,
             "select": select.described(study),
             "selects_for": study.selects_for,
