@@ -266,6 +266,9 @@ _EVAL = group(
     every_steps=field(0, "steps between validation losses while training; 0: only at the end", _NOT_NEGATIVE),
     tokens=field(65536, "validation tokens of those losses, and of each length beyond 1x; 0: the whole split",
                  _NOT_NEGATIVE),
+    split=field("validation", "text that eval/loss.json scores: validation (all of it), or one of its two parts: "
+                "selection (trials of a sweep's `select`) or test (what it then claims)",
+                choice("validation", "selection", "test")),
     batch_size=field(16, "rows at 1x; fewer at longer lengths, so that the tokens a batch stay equal", _POSITIVE),
     multiples=field((1, 2, 4), "lengths evaluated, in multiples of data.length",
                     each("numbers above 0", (int, float), lambda item: item > 0)),

@@ -16,6 +16,7 @@ import numpy as np
 
 from configs.errors import UserError
 from data import seeding
+from data.parts import Part
 from data.streams import TokenStream
 
 Batch = dict[str, np.ndarray]
@@ -95,7 +96,7 @@ class Segments:
 class Packed:
     """The rows of one epoch of packed documents, in a fixed order; `rows(indices)` builds any of them."""
 
-    def __init__(self, stream: TokenStream, length: int) -> None:
+    def __init__(self, stream: TokenStream | Part, length: int) -> None:
         self._stream, self._length = stream, length
         starts, sizes = _pieces(stream.starts, length)
         if not sizes.size:

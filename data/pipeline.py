@@ -17,7 +17,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from configs.rules import tasks
-from data import mqar, retrieval
+from data import mqar, parts, retrieval
 from data.corpora import Corpus
 from data.packing import Batch, Contiguous, RowSource, Segments
 from data.streams import TokenStream, open_stream
@@ -264,12 +264,19 @@ class TrainStream:
 
 
 def validation(
-    config: ConfigDict, tokenizer: Tokenizer, corpus: Corpus, *, length: int, batch_size: int, max_tokens: int = 0
+    config: ConfigDict,
+    tokenizer: Tokenizer,
+    corpus: Corpus,
+    *,
+    length: int,
+    batch_size: int,
+    max_tokens: int = 0,
+    part: str = parts.WHOLE,
 ) -> Validation:
-    """Returns the validation split in batches, see `Validation`.
+    """Returns the validation split, or a part of it (`data.parts`), in batches, see `Validation`.
 
     Raises:
         UserError: the split holds nothing to predict.
     """
-    stream = open_stream(corpus, tokenizer, "validation")
+    stream = parts.open_split(corpus, tokenizer, part)
     return Validation(stream, config.data.packing, length=length, batch_size=batch_size, max_tokens=max_tokens)

@@ -6,6 +6,7 @@ import numpy as np
 
 from configs.errors import UserError
 from data.packing import Batch, Packed, empty
+from data.parts import Part
 from data.streams import TokenStream
 
 
@@ -31,7 +32,9 @@ class Validation:
         UserError: the split holds nothing to predict.
     """
 
-    def __init__(self, stream: TokenStream, packing: str, *, length: int, batch_size: int, max_tokens: int = 0) -> None:
+    def __init__(
+        self, stream: TokenStream | Part, packing: str, *, length: int, batch_size: int, max_tokens: int = 0
+    ) -> None:
         self.length, self.batch_size = length, batch_size
         self._stream = stream
         # The last separator joins nothing.
@@ -56,6 +59,15 @@ class Validation:
         start = row * self.length
         return np.arange(start + 1, min(start + self.length, self._end - 1) + 1)
 
+    def documents(self) -> Iterator[np.ndarray]:
+        """Yields for each batch which document each scored token is of, int64 [B, T]; -1 where nothing is scored."""
+        for first in range(0, self.rows, self.batch_size):
+            found_BT = np.full((self.batch_size, self.length), -1, np.int64)
+            for at, row in enumerate(self._chosen[first : first + self.batch_size]):
+                places = self._targets(int(row))
+                found_BT[at, : len(places)] = np.searchsorted(self._stream.starts, places, "right") - 1
+            yield found_BT
+
     def __len__(self) -> int:
         """How many batches."""
         return -(-self.rows // self.batch_size)
@@ -78,7 +90,7 @@ class Validation:
         return batch
 
 
-def _end(stream: TokenStream) -> int:
+def _end(stream: TokenStream | Part) -> int:
     """Returns the tokens of documents joined by the separator: the last separator joins nothing."""
     return len(stream) - (1 if stream.separated else 0)
 
@@ -110,7 +122,7 @@ class ExactRows:
 
     def __init__(
         self,
-        stream: TokenStream,
+        stream: TokenStream | Part,
         *,
         length: int,
         batch_size: int,

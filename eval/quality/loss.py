@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from configs.rules import tasks
-from data import retrieval, streams
+from data import parts, retrieval
+from data.parts import WHOLE
 from data.validation import ExactRows, Validation
 from eval.progress import Silent
 from eval.quality import intervals, scoring, sliding
@@ -38,6 +39,9 @@ class Source(Protocol):
     def whole(self) -> tuple[Batches, int, int | None]:
         """Returns (batches at the training length, how many, bytes of text they score or None)."""
 
+    def documents(self) -> Iterator[np.ndarray] | None:
+        """Yields the document of each scored token for each batch of `whole`; None where rows are independent."""
+
     def at(self, length: int) -> Rows:
         """Returns rows of exactly `length`, whatever other lengths are evaluated."""
 
@@ -60,22 +64,27 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     the training length "control" has the loss of the same rows with attention windows of the training length: what is
     lower than that comes from farther back.
 
+    `split` is what was scored (`eval.split`), `text` its loss by piece of text (see `Tally.text`).
+
     A run that does not train on text is scored on the answers of held-out rows of its main task ("source": "mqar", or
     the name of another); beyond the training length on answers whose nearest copy lies farther back than it.
     """
     source, devices = source_of(run), 1 if run.mesh is None else run.mesh.size
     batches, count, size = source.whole()
-    tally = _tallied(run, at_training_length(run.config), progress.track("loss", batches, count))
+    variant = at_training_length(run.config)
+    tally = _tallied(run, variant, progress.track("loss", batches, count), source.documents())
     interval = tally.interval(run.config.eval.bootstrap)
     scale = None if not size or tally.loss is None else bits_per_byte(1.0, tally.tokens, size)
     return {
         "source": source.name,
+        "split": run.config.eval.split if source.name == "text" else WHOLE,
         "loss": tally.loss,
         "loss_interval": interval,
         "bits_per_byte": None if scale is None or tally.loss is None else tally.loss * scale,
         "bits_per_byte_interval": None if scale is None else scale_interval(interval, scale),
         "tokens": round(tally.tokens),
         "bytes": size,
+        "text": tally.text(),
         "by_position": tally.by_position(),
         "by_length": list(_by_length(run, source, progress)),
         "settings": {"block_tokens": intervals.BLOCK_TOKENS, "confidence": intervals.CONFIDENCE, "devices": devices},
@@ -136,16 +145,16 @@ def _figures(tally: Tally, resamples: int) -> dict[str, Any]:
     return {"loss": tally.loss, "interval": tally.interval(resamples), "tokens": round(tally.tokens)}
 
 
-def _tallied(run: Run, variant: Variant, batches: Batches) -> Tally:
+def _tallied(run: Run, variant: Variant, batches: Batches, documents: Iterator[np.ndarray] | None = None) -> Tally:
     tally, rules = Tally(variant.length), meshes.rules_of(run.config, run.mesh)
     for batch in batches:
         losses, _ = scoring.score(variant.model, run.params, batch, rules)
-        tally.add(losses, batch["weights"], batch.get("positions"))
+        tally.add(losses, batch["weights"], batch.get("positions"), None if documents is None else next(documents))
     return tally
 
 
 class Text:
-    """The validation split: see `data.validation.ExactRows` for its rows at each length.
+    """The validation split, or its part `eval.split`: see `data.validation.ExactRows` for its rows at each length.
 
     For sliding windows a row's worth of text at the split's beginning is not scored, so that each token has a whole
     window before it. Documents that are packed apart are packed anew for each length.
@@ -155,7 +164,7 @@ class Text:
 
     def __init__(self, run: Run, corpus: Any) -> None:
         self.run, self._corpus = run, corpus
-        self._stream = streams.open_stream(corpus, run.tokenizer, "validation")
+        self._stream = parts.open_split(corpus, run.tokenizer, run.config.eval.split)
         self._joined = run.config.data.packing == "contiguous"
         # Documents that are packed apart have no more before them than they have.
         self._slides = run.config.eval.sliding > 0 and self._joined
@@ -185,6 +194,10 @@ class Text:
         """See `Source`."""
         found = self._packed(self.run.config.data.length, 0)
         return found, len(found), found.bytes
+
+    def documents(self) -> Iterator[np.ndarray]:
+        """See `Source`."""
+        return self._packed(self.run.config.data.length, 0).documents()
 
     def at(self, length: int) -> Rows:
         """See `Source`."""
@@ -227,6 +240,9 @@ class Task:
         """See `Source`."""
         rows = self.at(self.config.data.length)
         return rows.batches, rows.number, None
+
+    def documents(self) -> None:
+        """See `Source`."""
 
     def at(self, length: int) -> Rows:
         """See `Source`."""

@@ -8,6 +8,9 @@ import numpy as np
 
 from eval.quality import intervals
 
+MIN_DOCUMENTS = 8  # of fewer the spread is hardly known
+MOST_PIECES = 1000  # of text in eval/loss.json
+
 
 def position_bins(length: int) -> list[tuple[int, int]]:
     """Returns half-open bins [start, end) that cover 0 .. length: octaves, from 16 on two bins an octave."""
@@ -27,9 +30,20 @@ class Tally:
         self.position_tokens = np.zeros(length)
         self.row_loss: list[np.ndarray] = []
         self.row_tokens: list[np.ndarray] = []
+        self.document_loss = np.zeros(0)
+        self.document_tokens = np.zeros(0)
 
-    def add(self, losses_BT: np.ndarray, weights_BT: np.ndarray, positions_BT: np.ndarray | None = None) -> None:
-        """Adds a batch: losses in nats, weights (0: not scored), positions in the document (None: columns)."""
+    def add(
+        self,
+        losses_BT: np.ndarray,
+        weights_BT: np.ndarray,
+        positions_BT: np.ndarray | None = None,
+        documents_BT: np.ndarray | None = None,
+    ) -> None:
+        """Adds a batch: losses in nats, weights (0: not scored), positions in the document (None: columns).
+
+        `documents_BT` are the scored tokens' documents, 0 or more, where they are known.
+        """
         weights_BT = np.asarray(weights_BT, np.float64)
         # A masked loss may be anything, NaN included, and must not count.
         weighted_BT = np.where(weights_BT > 0, np.asarray(losses_BT, np.float64), 0.0) * weights_BT
@@ -40,8 +54,38 @@ class Tally:
             positions = np.asarray(positions_BT).ravel()
             self.position_loss += np.bincount(positions, weighted_BT.ravel(), self.length)
             self.position_tokens += np.bincount(positions, weights_BT.ravel(), self.length)
+        if documents_BT is not None:
+            self._add_documents(documents_BT, weighted_BT, weights_BT)
         self.row_loss.append(weighted_BT.sum(1))
         self.row_tokens.append(weights_BT.sum(1))
+
+    def _add_documents(self, documents_BT: np.ndarray, weighted_BT: np.ndarray, weights_BT: np.ndarray) -> None:
+        scored_BT = documents_BT >= 0
+        number = max(len(self.document_loss), int(documents_BT.max(initial=-1)) + 1)
+        self.document_loss = np.pad(self.document_loss, (0, number - len(self.document_loss)))
+        self.document_tokens = np.pad(self.document_tokens, (0, number - len(self.document_tokens)))
+        found = documents_BT[scored_BT]
+        self.document_loss += np.bincount(found, weighted_BT[scored_BT], number)
+        self.document_tokens += np.bincount(found, weights_BT[scored_BT], number)
+
+    def text(self) -> dict[str, Any] | None:
+        """Returns the loss by piece of text, so that two runs can be compared piece by piece; None for nothing scored.
+
+        `loss` is in nats, summed over each piece, `tokens` how many it scores. Pieces are documents, where there are
+        MIN_DOCUMENTS of them and consecutive ones together where there are more than MOST_PIECES; else blocks of
+        consecutive rows, as of the interval.
+        """
+        if not self.tokens:
+            return None
+        unit, sums, counts = "documents", self.document_loss, self.document_tokens
+        if np.count_nonzero(counts) < MIN_DOCUMENTS:
+            unit, sums, counts = "blocks", np.concatenate(self.row_loss), np.concatenate(self.row_tokens)
+        size = max(intervals.BLOCK_TOKENS, -(-int(counts.sum()) // MOST_PIECES))
+        if unit == "blocks" or np.count_nonzero(counts) > MOST_PIECES:
+            sums, counts = intervals.blocks(sums, counts, size)
+        kept = counts > 0
+        tokens = [int(one) if one == int(one) else float(one) for one in counts[kept]]
+        return {"unit": unit, "loss": [round(float(one), 4) for one in sums[kept]], "tokens": tokens}
 
     @property
     def tokens(self) -> float:

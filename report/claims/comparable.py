@@ -159,7 +159,9 @@ def _device(raw: dict[str, Any]) -> str:
 
 def _scored(run: Run) -> str:
     tokens = number(dig(run.evals.get("loss"), "tokens"))
-    return f"{counted(tokens)} tokens" if math.isfinite(tokens) else ""
+    split = text(dig(run.evals.get("loss"), "split"))
+    part = f" of the {split} text" if split not in ("", "validation") else ""
+    return f"{counted(tokens)} tokens{part}" if math.isfinite(tokens) else ""
 
 
 def _commit(run: Run) -> str:

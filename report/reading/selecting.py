@@ -120,7 +120,9 @@ def preface(study: Study) -> str:
     values = [(arm.name, chosen(study, arm.name)) for arm in study.arms]
     told = listed([f"{name} {value:g}" for name, value in values if math.isfinite(value)]) or "none yet"
     noun = "seed" if len(study.selection.seeds) == 1 else "seeds"
-    words = f"{field} was chosen for each arm on {noun} {seeds} ({told}) and is reported on other seeds."
+    splits = {text(dig(run.evals.get("loss"), "split")) for arm in study.arms for run in arm.done} - {""}
+    other = "other seeds and other text" if splits == {"test"} else "other seeds"
+    words = f"{field} was chosen for each arm on {noun} {seeds} ({told}) and is reported on {other}."
     return f"{words} {vertices(study)}".strip() if trials(study) else words
 
 

@@ -85,6 +85,7 @@ def expand(given: Any, *, file: Path, overrides: Mapping[str, Any] | None = None
                 arms, wrong = ladders.rung(climbed, value, arms, draft.where)
             study = _rung(_study(draft, arms), climbed, value)
             tried, untried = _selection(draft, study)
+            study = replace(study, arms=select.reported(study.arms)) if study.select else study
             studies += [*tried, study]
             problems += [*(wrong or _check_baseline(study)), *untried]
     problems += names.collisions([arm.name for study in studies for arm in study.arms])

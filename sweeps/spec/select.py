@@ -6,6 +6,9 @@ trains every arm with every value on the selection seeds first, in runs of their
 seed100`). The value with the lowest mean validation loss over those seeds is the arm's; with it the arm's own runs
 begin, on the study's `seeds`. A value of which a selection run diverged is out. Choices are read from the runs' files,
 so that a sweep that was stopped goes on where it was; sweep.json records them. No JAX.
+
+Of runs on text the trials are scored on one part of the validation documents, `eval.split = "selection"`, and the arms
+on the other, "test" (data/parts.py): no text that a claim is made on has chosen anything.
 """
 
 import json
@@ -20,6 +23,7 @@ from ml_collections import ConfigDict
 from configs import fields, validate
 from configs.documents import ordinary
 from configs.errors import nearest
+from configs.rules import tasks
 from sweeps.spec import axes, names
 from sweeps.spec.sweep import Arm, Choice, Run, Selection, Study, Sweep
 
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 KEYS = ("field", "values", "seeds")
 ALSO = ("model.dropout", "model.init_std")  # beside the optimizer's fields; others would change what is compared
+SPLIT = "eval.split"  # trials are scored on one part of the validation text, claims are made on the other
 MEASURED = "loss"  # the evaluation that decides
 
 
@@ -99,18 +104,35 @@ def trials(selection: Selection, arms: tuple[Arm, ...], where: str) -> tuple[lis
     found, problems = [], []
     for arm in arms:
         for value in selection.values:
-            config = _with(arm.config, selection.field, value)
+            config = _scored_on("selection", _with(arm.config, selection.field, value))
             wrong = validate.problems(config)
             name = selection.arm(arm.name, value)
             if len(name) > names.LONGEST:
                 wrong = [*wrong, f"its name has more than {names.LONGEST} letters"]
             problems += [f"{where}arm {name}: {'; '.join(wrong)}"] if wrong else []
             given = {selection.field: value}
-            found.append(replace(arm, name=name, overrides={**arm.overrides, **given}, varied=given, config=config))
+            split = {SPLIT: config.eval.split} if config.eval.split != arm.config.eval.split else {}
+            found.append(
+                replace(arm, name=name, overrides={**arm.overrides, **split, **given}, varied=given, config=config)
+            )
     return found, problems
 
 
-def _with(config: ConfigDict, field: str, value: float) -> ConfigDict:
+def reported(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
+    """Returns the arms of a study that selects, scored on text that nothing is chosen by, where they train on text."""
+    found = []
+    for arm in arms:
+        config = _scored_on("test", arm.config)
+        split = {SPLIT: config.eval.split} if config.eval.split != arm.config.eval.split else {}
+        found.append(replace(arm, config=config, overrides={**arm.overrides, **split}))
+    return tuple(found)
+
+
+def _scored_on(split: str, config: ConfigDict) -> ConfigDict:
+    return _with(config, SPLIT, split) if tasks.uses(config, "text") else config
+
+
+def _with(config: ConfigDict, field: str, value: float | str) -> ConfigDict:
     config = config.copy_and_resolve_references()
     fields.set_field(config, field, value)
     return config

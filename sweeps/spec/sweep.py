@@ -119,8 +119,8 @@ class Study:
     `solved` says when a seed has solved its task (report/statistics/solving.py). `select` says how a hyperparameter is
     chosen for each arm, `choices` what has been chosen. Where `selects_for` names another study, this one holds the
     runs that try the values for it. `plan` says how seeds are added (sweeps/spec/looks.py), `care` which difference of
-    losses matters (nats), `looked` at how many seeds a list without a plan was looked at before it grew. With a `ladder`
-    the study is its highest rung; a lower one is a study of its own, of which `rung_of` names that one.
+    losses matters (nats), `looked` at how many seeds a list without a plan was looked at before it grew. With a
+    `ladder` the study is its highest rung; a lower one is a study of its own, of which `rung_of` names that one.
     """
 
     name: str

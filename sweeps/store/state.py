@@ -295,8 +295,9 @@ def differences(on_disk: Any, wanted: ConfigDict) -> list[str]:
     """Returns what differs between a run's config.json and the config wanted now, a phrase a field.
 
     A field that the file lacks (an older version's) counts as its default, and those that a resumed run may change do
-    not count, but for `eval`: a sweep's evaluations are asked of every run alike.
-    `model.vocab_size` is filled in from the tokenizer by the training, so an unset one agrees with any.
+    not count, but for `eval`: a sweep's evaluations are asked of every run alike. `model.vocab_size` is filled in from
+    the tokenizer by the training, so an unset one agrees with any. A run from before there was `eval.split` was scored
+    on all of the validation text, and stays so.
     """
     try:
         before = fields.flatten(fields.from_dict(on_disk))
@@ -309,8 +310,14 @@ def differences(on_disk: Any, wanted: ConfigDict) -> list[str]:
         if _plain(before[name]) != _plain(value)
         and (name.startswith("eval.") or not fields.resumable(name))
         and not (name == "model.vocab_size" and value is None)
+        and not (name == select.SPLIT and "split" not in _evaluation(on_disk))
         and not (name == "init_from" and chains.same(before[name], wanted))
     ]
+
+
+def _evaluation(on_disk: Any) -> dict[str, Any]:
+    found = on_disk.get("eval")
+    return found if isinstance(found, dict) else {}
 
 
 def _plain(value: Any) -> Any:

@@ -210,3 +210,15 @@ def test_sliding_needs_twice_the_length_and_documents_that_are_joined(make):
     assert reasons[0] is None and "sliding windows need twice the length" in reasons[2]
     apart = evaluated(make(eval__sliding=0.5, data__packing="segments", eval__multiples=(1,)))
     assert "sliding" not in apart["by_length"][0]
+
+
+def test_the_loss_of_each_piece_of_text_is_kept_and_parts_of_the_split_are_scored_apart(make):
+    found = {split: evaluated(make(eval__split=split)) for split in ("validation", "selection", "test")}
+    for split, one in found.items():
+        assert one["split"] == split
+        text = one["text"]
+        assert sum(text["tokens"]) == one["tokens"]
+        assert sum(text["loss"]) / one["tokens"] == pytest.approx(one["loss"], abs=1e-5)
+    tokens = {split: one["tokens"] for split, one in found.items()}
+    assert tokens["selection"] + tokens["test"] == pytest.approx(tokens["validation"], abs=2)
+    assert len({one["loss"] for one in found.values()}) == 3

@@ -67,3 +67,34 @@ def test_bits_per_byte():
     # Bytes as tokens: nats to bits.
     assert tally.bits_per_byte(1.0, 7, 7) == pytest.approx(1 / math.log(2))
     assert tally.scale_interval([1.0, 2.0], 3.0) == [3.0, 6.0] and tally.scale_interval(None, 3.0) is None
+
+
+def test_the_loss_by_document_adds_up_to_the_loss():
+    generator = np.random.default_rng(1)
+    total = tally.Tally(6)
+    expected = np.zeros((2, 12))
+    for _ in range(10):
+        losses, weights = generator.random((4, 6)), generator.integers(0, 2, (4, 6))
+        documents = np.where(weights > 0, generator.integers(0, 12, (4, 6)), -1)
+        total.add(losses, weights, None, documents)
+        for document in range(12):
+            here = documents == document
+            expected[:, document] += losses[here].sum(), here.sum()
+    found = total.text()
+    assert found["unit"] == "documents" and found["tokens"] == expected[1].tolist()
+    assert found["loss"] == pytest.approx(expected[0], abs=1e-4)
+    assert sum(found["loss"]) / sum(found["tokens"]) == pytest.approx(total.loss, abs=1e-4)
+
+
+def test_pieces_of_text_are_blocks_where_documents_are_few_and_never_too_many():
+    few, many = tally.Tally(100), tally.Tally(100)
+    for index in range(100):
+        few.add(np.ones((40, 100)), np.ones((40, 100)), None, np.full((40, 100), index % 3))
+        many.add(
+            np.ones((40, 100)), np.ones((40, 100)), None, index * 40 + np.arange(40)[:, None] + np.zeros((40, 100), int)
+        )
+    blocks, merged = few.text(), many.text()
+    assert blocks["unit"] == "blocks" and 300 < len(blocks["tokens"]) < 500
+    assert merged["unit"] == "documents" and len(merged["tokens"]) <= tally.MOST_PIECES
+    assert sum(blocks["tokens"]) == sum(merged["tokens"]) == 400_000
+    assert tally.Tally(4).text() is None

@@ -143,3 +143,25 @@ def test_the_field_is_set_nowhere_else_and_the_loss_is_measured():
     assert "must hold 'loss', by which `select` chooses" in refused(**TWO, evals=["memory"])[0]
     with pytest.raises(Exception, match="is given on the command line already"):
         expand.expand({"base": "configs/tiny.py", **TWO}, file=Path("s.py"), overrides={"optimizer.learning_rate": 1.0})
+
+
+def test_trials_are_scored_on_other_text_than_the_arms_they_choose_for(tmp_path):
+    trials, study = sweep(**TWO).studies
+    assert {arm.config.eval.split for arm in trials.arms} == {"selection"}
+    assert {arm.config.eval.split for arm in study.arms} == {"test"}
+    plain = sweep(**{key: value for key, value in TWO.items() if key != "select"})
+    assert {arm.config.eval.split for arm in plain.studies[0].arms} == {"validation"}
+    recall = sweep(**TWO, fixed={"data.weights.text": 0.0, "data.weights.mqar": 1.0})
+    assert {arm.config.eval.split for one in recall.studies for arm in one.arms} == {"validation"}
+    # A run that was made before there was such a split keeps what it was scored on, and is not refused.
+    run = next(run for run in study_runs(sweep(**TWO)))
+    written = fields.to_dict(run.config)
+    assert state.differences(written, run.config) == []
+    written["eval"]["split"] = "validation"
+    assert state.differences(written, run.config) == ["eval.split was 'validation', now 'test'"]
+    del written["eval"]["split"]
+    assert state.differences(written, run.config) == []
+
+
+def study_runs(expanded):
+    return [run for run in expanded.runs() if run.select is not None]
