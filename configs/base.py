@@ -34,6 +34,10 @@ from configs.schema import (
 )
 
 _POSITIVE, _NOT_NEGATIVE = above(0), at_least(0)
+# Every table of layers or heads grows with them; the deepest published networks have a thousand layers.
+MOST_LAYERS, MOST_HEADS = 10_000, 65_536
+_LAYERS = rule(f"above 0 and at most {MOST_LAYERS}", lambda value: 0 < value <= MOST_LAYERS)
+_HEADS = rule(f"above 0 and at most {MOST_HEADS}", lambda value: 0 < value <= MOST_HEADS)
 _COUNTS = each("whole numbers above 0", int, lambda item: item > 0)
 
 _MLA = group(  # attention.kind = mla; the unset sizes resolve to DeepSeek-V2's proportions
@@ -127,11 +131,11 @@ _MODEL = group(
     vocab_size=unset(int, "tokens; unset: the tokenizer's (and never less than data.mqar.vocab_size)", _POSITIVE,
                      resolve=data.known_vocabulary),
     width=field(256, "D, the residual stream", _POSITIVE),
-    num_layers=field(4, "L", _POSITIVE),
-    num_heads=field(8, "H, query heads", _POSITIVE),
+    num_layers=field(4, "L", _LAYERS),
+    num_heads=field(8, "H, query heads", _HEADS),
     head_dim=unset(int, "K, free of width; unset: width // num_heads", _POSITIVE,
                    resolve=lambda config: attention.head_dim(config.model)),
-    num_kv_heads=unset(int, "G, key/value heads (KV groups): 1 = MQA; unset: num_heads = MHA", _POSITIVE,
+    num_kv_heads=unset(int, "G, key/value heads (KV groups): 1 = MQA; unset: num_heads = MHA", _HEADS,
                        resolve=lambda config: config.model.num_heads),
     mlp=field("swiglu", "swiglu, gelu (tanh form), gelu_exact, relu2 or relu", choice(*mlp.WIDTHS)),
     mlp_width=unset(int, "F; unset: 8/3 width for swiglu, 4 width otherwise, rounded up to 16", _POSITIVE,

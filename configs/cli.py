@@ -6,7 +6,9 @@ import importlib.util
 import io
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import fields
+from configs import environment, fields, interrupt
 from configs.documents import read_json
 from configs.errors import ConfigError, UserError, nearest
 from configs.redaction import redacted
@@ -177,6 +179,9 @@ class Parser(argparse.ArgumentParser):
             value = getattr(given, action.dest, None)
             if action.default is None and "" in (value if isinstance(value, list) else [value]):
                 self.error(f"{'/'.join(action.option_strings) or action.metavar or action.dest}: is empty")
+            for text in value if isinstance(value, list) else [value]:
+                if isinstance(text, str) and any("\ud800" <= char <= "\udfff" for char in text):
+                    self.error(f"{'/'.join(action.option_strings) or action.dest}: {text!a} is not UTF-8")
         return given, unknown
 
     def error(self, message: str) -> Any:
@@ -198,12 +203,28 @@ DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errn
 DISK |= {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 
+def _answered(function: Callable[[list[str]], int | None]) -> int | None:
+    """Calls a command; what fails because Ctrl-C came, an import say, counts as interrupted."""
+    try:
+        return function(sys.argv[1:])
+    except Exception as error:
+        if interrupt.answered():
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        interrupt.answered()
+
+
 def main(function: Callable[[list[str]], int | None]) -> None:
     """Runs a command: `function(argv)`; a user's error becomes one line (each problem one) and exit code 2."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # a path may have a name that the terminal cannot show
+    environment.pin()
+    default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if default and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt.handler)
     try:
-        code = function(sys.argv[1:])
+        code = _answered(function)
     except UserError as error:
         for line in str(error).splitlines():
             print(f"error: {plain(redacted(line))}", file=sys.stderr)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import cli
+from configs import base, cli
 from configs.errors import UserError, nearest
 from convert import files, tensors
 from convert.families import FAMILIES, Family
@@ -61,6 +61,9 @@ def convert(
     values = files.read_config(source)
     family = family_of(values, source)
     keys = Keys(values, str(source / files.CONFIG))
+    for key in ("num_hidden_layers", "n_layer"):  # before any table of layers is made
+        if isinstance(values.get(key), int) and values[key] > base.MOST_LAYERS:
+            raise keys.error(key, f"must be at most {base.MOST_LAYERS}")
     ours = family.read_config(keys, ignore)
     for key in ignore:
         if key not in values:

@@ -76,9 +76,20 @@ def matching_files(pattern: str) -> list[SourceFile]:
         if os.path.isdir(pattern):
             raise UserError(f"data.path = {pattern!r}: is a folder; name its files with a glob, as {pattern}/**/*.txt")
         raise UserError(f"data.path = {pattern!r}: no file matches (seen from {os.getcwd()})")
+    for path in paths:
+        if not path.isascii() and not _is_utf8(path):
+            raise UserError(f"data.path: matches {path!a}, whose name is not UTF-8; rename it")
     base = os.path.dirname(pattern) if literal else _fixed_part(pattern)
     # A pattern with several `**` can match one file more than once.
     return sorted((_source_file(Path(p), Path(base)) for p in set(paths)), key=lambda file: file.name)
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # bytes that are none are told as surrogates
+        return False
+    return True
 
 
 def _fixed_part(pattern: str) -> str:

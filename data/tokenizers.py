@@ -5,6 +5,8 @@ A run directory holds its tokenizer whole (`save`, `restore`), so that it can be
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -23,6 +25,8 @@ HUGGING_FACE = "tokenizer.json"
 # What ends a document, by the names that tokenizers in use give it.
 SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>", "[EOS]", "[SEP]")
 BATCH = 256  # documents encoded at once
+MOST_TOKENS = 2**24  # ids; the library keeps a table up to the largest, whatever there is between
+MOST_GROWTH = 64.0  # times as long as a text may be what a tokenizer.json's replacements make of it
 
 Encoded = tuple[np.ndarray, np.ndarray]
 
@@ -249,9 +253,50 @@ def from_file(path: Path, separator: int | None = None) -> FromFile:
     """
     try:
         with ordinary(path).open(encoding="utf-8", newline="") as file:
-            return FromFile(file.read(), separator)
+            content = file.read()
+        _refuse_unbounded(content)
+        return FromFile(content, separator)
     except Exception as error:  # the library raises plain Exception
         raise UserError(f"{path}: is not a tokenizer.json ({error})") from error
+
+
+def _refuse_unbounded(content: str) -> None:
+    """Raises ValueError where a tokenizer.json asks for work without measure: a far id, or texts that grow."""
+    values = json.loads(content)
+    values = values if isinstance(values, dict) else {}
+    model, added = values.get("model"), values.get("added_tokens")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
+    ids += [one.get("id") for one in added if isinstance(one, dict)] if isinstance(added, list) else []
+    largest = max((number for number in ids if isinstance(number, int)), default=0)
+    if largest >= MOST_TOKENS:
+        raise ValueError(f"it has the token id {largest}; ids must be below {MOST_TOKENS}")
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        growth = _growth(values.get(part))
+        if growth > MOST_GROWTH:
+            raise ValueError(
+                f"its {part} can make a text {growth:.3g} times as long; at most {MOST_GROWTH:g} times is allowed"
+            )
+
+
+def _growth(part: Any) -> float:
+    """Returns how many times as long the replacements of a part of a tokenizer.json can make a text, at least 1."""
+    if not isinstance(part, dict):
+        return 1.0
+    inner = [part.get(name) for name in ("normalizers", "pretokenizers", "decoders")]
+    found = math.prod(_growth(one) for several in inner if isinstance(several, list) for one in several)
+    content, pattern = part.get("content"), part.get("pattern")
+    if part.get("type") != "Replace" or not isinstance(content, str) or not isinstance(pattern, dict):
+        return found
+    literal = pattern.get("String")
+    if isinstance(literal, str) and literal:
+        return found * max(1.0, len(content) / len(literal))
+    expression = pattern.get("Regex")
+    try:
+        empty = not isinstance(expression, str) or re.search(expression, "") is not None
+    except re.error:  # the library's expressions are another dialect
+        empty = True
+    return found * max(1.0, len(content) + empty)
 
 
 def _write(folder: str | Path, description: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ the compiler has them, from shapes alone: nothing is allocated and no data is re
 vocabulary). Arms of equal shapes are compiled once. An arm that a device is too small for is told with both numbers.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,11 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from configs import cli, validate
 from configs.errors import UserError
+from sweeps.launchers import resources
 from sweeps.plans import table, targets
 from sweeps.plans.line import Line
 from sweeps.plans.targets import Target
 from sweeps.spec import expand, match
 from sweeps.spec.sweep import Arm, Study, Sweep
+from training.runtime import startup
 
 if TYPE_CHECKING:  # it starts JAX, which --help should not
     from sweeps.plans.programs import Program
@@ -143,6 +146,9 @@ def main(argv: list[str]) -> int:
     targets.check(given.target)
     names = _programs(given.programs, given.target)
     sweep = expand.load(given.sweep, overrides)
+    startup.flags()
+    if given.target in targets.LOCAL and os.environ.get("JAX_PLATFORMS"):
+        resources.machine()  # refuses a platform that is not here, though the CPU could be planned for
     target = targets.open_target(given.target)
     _remember(target)
     lines = _with_progress(sweep, target, names)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from configs.environment import relevant
 from report.page.formats import count, counted, listed, percent, plural
 from report.reading import selecting
 from report.reading.directories import Arm, Run, Study, dig, items, mapping, number, text
@@ -169,6 +170,13 @@ def _commit(run: Run) -> str:
     return f"{commit} with uncommitted changes" if commit and run.info.get("git_dirty") is True else commit
 
 
+def _settings(run: Run) -> str:
+    if "jax_settings" not in run.info:  # of an earlier version
+        return ""
+    found = relevant(run.info["jax_settings"])
+    return ", ".join(f"{name}={value}" for name, value in found.items()) or "the defaults"
+
+
 _SHARED: list[tuple[str, str, Callable[[Run], str]]] = [
     (REFUSED, "data", _fingerprint),
     (REFUSED, "validation", _scored),
@@ -177,6 +185,7 @@ _SHARED: list[tuple[str, str, Callable[[Run], str]]] = [
     (DIFFERS, "kernel", lambda run: text(run.info.get("attention_kernel"))),
     (DIFFERS, "dtype", lambda run: text(run.info.get("dtype"))),
     (DIFFERS, "devices", _devices),
+    (DIFFERS, "settings", _settings),
     (NOTE, "commit", _commit),
     (NOTE, "JAX", lambda run: text(dig(run.info, "versions", "jax"))),
 ]
@@ -189,6 +198,7 @@ _NAMES = {
     "kernel": "attention kernel",
     "dtype": "dtype",
     "devices": "devices",
+    "settings": "settings of JAX and XLA",
     "commit": "git commit",
     "JAX": "JAX version",
 }

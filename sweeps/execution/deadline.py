@@ -4,8 +4,10 @@ import os
 import signal
 import threading
 import time
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
+
+from configs import interrupt
 
 SAVING = 120.0  # seconds that a run has to save itself before its process is ended
 
@@ -38,7 +40,7 @@ class Deadline:
 
     def __enter__(self) -> "Deadline":
         if self.main:
-            self.before = signal.signal(signal.SIGTERM, _interrupt)
+            self.before = signal.signal(signal.SIGTERM, interrupt.handler)
         if self.seconds is not None:
             threading.Thread(target=self._watch, args=(self.seconds,), name="deadline", daemon=True).start()
         return self
@@ -49,6 +51,7 @@ class Deadline:
         with self.lock:
             self.over.set()
         if self.main:
+            interrupt.answered()
             signal.signal(signal.SIGTERM, self.before if self.before is not None else signal.SIG_DFL)
 
     def _watch(self, seconds: float) -> None:
@@ -66,7 +69,3 @@ class Deadline:
         if not self.over.wait(self.saving):
             print(f"not saved within {self.saving:g} s: ended", flush=True)
             os._exit(EXIT)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")

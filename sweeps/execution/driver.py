@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from configs import interrupt
 from sweeps.execution import packs
 from sweeps.execution.policy import RESUMPTIONS, Policy
 from sweeps.execution.worker import EVALUATE, TOGETHER, TRAIN, Job, record_eval_error
@@ -56,6 +57,7 @@ def signals() -> Iterator[list[int]]:
         number for number in map(signal.Signals.__getitem__, names) if signal.getsignal(number) != signal.SIG_IGN
     ]
     before = {number: signal.signal(number, catch) for number in numbers}
+    caught += interrupt.answered()[:1]
     try:
         yield caught
     finally:

@@ -11,6 +11,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from configs import interrupt
 from sweeps.execution import packs, worker
 from sweeps.execution.worker import PATIENCE, Job, Outcome, Place, redirect
 
@@ -21,7 +22,7 @@ def serve(connection: Connection, place: Place, parent: int) -> None:
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # Ctrl-C in the terminal reaches the launcher alone, which then tells the workers
     # Whatever was inherited: a shell has what it puts into the background ignore SIGINT.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, interrupt.handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     redirect(Path(place.log))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from configs import fields
+from configs import fields, interrupt
 from configs.documents import read_json
 from configs.errors import UserError
 from configs.redaction import redacted
@@ -145,6 +145,7 @@ def train(job: Job, deadline: Deadline) -> Outcome:
         function(job.train)(fields.from_dict(job.config), str(workdir))
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
+            interrupt.answered()
             return stopped(workdir, deadline)
         print_trace(error)
         return _ended(workdir, "failed", _told(error))
@@ -206,6 +207,7 @@ def evaluate(job: Job, deadline: Deadline) -> Outcome:
         except KeyboardInterrupt:
             if not deadline.passed:
                 raise
+            interrupt.answered()
             record_eval_error(job.workdir, name, deadline.told)
     return Outcome("done")
 

@@ -12,6 +12,7 @@ import psutil
 
 from configs.errors import UserError
 from sweeps.execution.worker import Place
+from training.runtime import startup
 
 PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_rocm7_plugin", "jax_rocm60_plugin", "libtpu")
 WORKER_MEMORY = 1.5e9  # bytes a worker on the CPU needs at least
@@ -37,15 +38,20 @@ class Machine:
 
 @functools.cache
 def machine() -> Machine:
-    """Returns what there is, without starting JAX in this process (which would take the devices' memory)."""
-    platforms = os.environ.get("JAX_PLATFORMS", "")
-    if platforms == "cpu" or not any(importlib.util.find_spec(name) for name in PLUGINS):
+    """Returns what there is, without starting JAX in this process (which would take the devices' memory).
+
+    Raises:
+        UserError: JAX does not start here.
+    """
+    startup.flags()
+    platforms = os.environ.get("JAX_PLATFORMS", "").lower()
+    alone = platforms == "" and not any(importlib.util.find_spec(name) for name in PLUGINS)
+    if platforms == "cpu" or alone:
         return Machine("cpu", 1, cores(), memory())
     env = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, env=env)
     if probe.returncode:
-        reason = (probe.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UserError(f"JAX does not start on this machine: {reason}")
+        raise UserError(startup.refused(probe.stderr))
     platform, devices, limit = probe.stdout.split()[-3:]
     known = memory() if platform == "cpu" else int(limit)
     return Machine({"cuda": "gpu", "rocm": "gpu"}.get(platform, platform), int(devices), cores(), known)

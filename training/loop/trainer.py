@@ -13,7 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import data as data_room
-from configs import fields, validate
+from configs import environment, fields, validate
 from configs.errors import ConfigError, UserError
 from configs.rules import tasks
 from data import pipeline
@@ -24,10 +24,10 @@ from training.loop.metrics import Console, MetricsLog, NoLog
 from training.run_directory import branches, inherit, integrity
 from training.run_directory import record as records
 from training.run_directory import run as runs
-from training.run_directory.checkpoint import Checkpoints, saved
+from training.run_directory.checkpoint import IDENTITY, Checkpoints, identity, saved
 from training.run_directory.files import own, write_json
 from training.run_directory.run_lock import Place, exclusive, stop_signals
-from training.runtime import chips, distributed, failures
+from training.runtime import chips, distributed, failures, settings
 from training.runtime.compilation import enable_cache
 from training.step import mesh as meshes
 from training.step import train_step
@@ -133,7 +133,14 @@ class _Training:
             told = ", ".join(f"{name} is {here[name]!r} there and {wanted[name]!r} here" for name in other[:5])
             raise UserError(f"{self.workdir}: holds a run of another config ({told}); choose another --workdir")
         self.before = records.read(self.workdir / "run.json")
-        return self.before if self.before.get("status") == "done" else None
+        if self.before.get("status") == "done":
+            return self.before
+        if "jax_settings" in self.before and saved(self.workdir):
+            changed = environment.differing(self.before["jax_settings"], settings.in_force())
+            if changed:
+                told = "; ".join(changed)
+                raise UserError(f"{self.workdir}: began under other settings of JAX: {told}; set them as they were")
+        return None
 
     def _prepare(self) -> None:
         """Opens the data, completes and writes the config; nothing on a device yet."""
@@ -192,6 +199,7 @@ class _Training:
         self.lines = 0  # of metrics.jsonl that the checkpoint knows of
         found = self.checkpoints.steps()
         if found:
+            self.checkpoints.refuse_others(found[-1], shapes.params, shapes.opt_state, identity(config))
             self.params, self.opt_state, meta = self.checkpoints.restore(found[-1], shapes.params, shapes.opt_state)
             self._resume(meta)
         elif self.branch is not None:
@@ -403,6 +411,7 @@ class _Training:
             "data": self.stream.get_state(),
             "lines": self.log.lines,
             "watch": self.watch.state,
+            IDENTITY: identity(self.config),
         }
 
     def _end(self, status: str, error: str | None) -> None:

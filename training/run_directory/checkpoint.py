@@ -6,18 +6,23 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
+from ml_collections import ConfigDict
 
+from configs import fields
 from configs.errors import UserError
 from training.run_directory import integrity
 
 policies = ocp.checkpoint_managers
+IDENTITY = "trained_as"  # of meta: the config fields that say what was trained (`identity`)
+TRAINED_AS = ("seed", "model.", "optimizer.", "data.")
+PLACES = ("data.path", "data.validation_path", "data.tokenizer")
 SCORED = "val_loss_of_these"  # of meta: the validation loss of the parameters it lies beside, None where not evaluated
 logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax reports each save in dozens of lines, and raises errors
 
@@ -98,6 +103,38 @@ class Checkpoints:
             warnings.simplefilter("ignore")
             self.manager = ocp.CheckpointManager(folder, options=options, item_handlers=_handlers(folder.parent))
 
+    def refuse_others(self, step: int, params: Any, opt_state: Any, wanted: Mapping[str, Any]) -> None:
+        """Makes sure that a checkpoint is one of this run's model and optimizer, before it is restored.
+
+        Args:
+            step: the checkpoint's.
+            params: the (abstract) trees that it is to be restored into.
+            opt_state: likewise.
+            wanted: the run's `identity`, compared with the checkpoint's own where it has one.
+
+        Raises:
+            UserError: it is of another model, in a line.
+        """
+        integrity.check(self.folder / str(step))
+        place = f"{self.folder / str(step)}: is not a checkpoint of this run"
+        for item, tree in (("params", params), ("opt_state", opt_state)):
+            there, here = self.shapes(step, item), {name: tuple(leaf.shape) for name, leaf in flat(tree).items()}
+            other = next((name for name in sorted({*there, *here}) if there.get(name) != here.get(name)), None)
+            if other is not None:
+                raise UserError(
+                    f"{place}: {item} {other} has shape {there.get(other, 'nothing')} there, by config.json "
+                    f"{here.get(other, 'nothing')}"
+                )
+        meta = self.manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta
+        known = meta.get(IDENTITY) if isinstance(meta, dict) else None
+        known = known if isinstance(known, dict) else {}  # of an earlier version
+        for name in sorted({*known} & {*wanted}):  # a field of another version alone says nothing
+            if known[name] != wanted[name]:
+                raise UserError(
+                    f"{place}: it has the same shapes, but was trained with {name} = {known[name]!r}, here "
+                    f"{wanted[name]!r}"
+                )
+
     def steps(self) -> list[int]:
         """Returns the steps that have a whole checkpoint, in order."""
         return sorted(self.manager.all_steps())
@@ -138,7 +175,7 @@ class Checkpoints:
         wanted = {"params": params, "opt_state": opt_state}
         items = {name: ocp.args.StandardRestore(_targets(tree)) for name, tree in wanted.items()}
         found = self.manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore(), **items))
-        meta = {name: value for name, value in found.meta.items() if name != SCORED}
+        meta = {name: value for name, value in found.meta.items() if name not in (SCORED, IDENTITY)}
         return unflat(found.params, params), unflat(found.opt_state, opt_state), meta
 
     def restore_params(self, step: int, params: Any) -> Any:
@@ -158,16 +195,27 @@ class Checkpoints:
         found = self.manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore(_targets(params))))
         return unflat(found.params, params)
 
-    def shapes(self, step: int) -> dict[str, tuple[int, ...]]:
-        """Returns {dotted path: shape} of the saved parameters, read from their metadata."""
+    def shapes(self, step: int, item: str = "params") -> dict[str, tuple[int, ...]]:
+        """Returns {dotted path: shape} of the saved parameters (or `opt_state`), read from their metadata."""
         with ocp.StandardCheckpointer() as reader:
-            tree = reader.metadata(self.folder / str(step) / "params").item_metadata.tree
+            tree = reader.metadata(self.folder / str(step) / item).item_metadata.tree
         return {name: tuple(leaf.shape) for name, leaf in flat(tree).items()}
 
     def close(self) -> None:
         """Waits for what is being written."""
         self.manager.wait_until_finished()
         self.manager.close()
+
+
+def identity(config: ConfigDict) -> dict[str, Any]:
+    """Returns what a run is trained as: the fields of its model, seed, optimizer and data that a resumed run may not
+    change, but for paths."""
+    plain = json.loads(json.dumps(fields.flatten(config), default=lambda node: node.to_dict()))
+    return {
+        name: value
+        for name, value in plain.items()
+        if name.startswith(TRAINED_AS) and not fields.resumable(name) and name not in PLACES
+    }
 
 
 def _handlers(workdir: Path) -> dict[str, Any]:

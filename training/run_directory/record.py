@@ -21,7 +21,7 @@ from configs.errors import UserError
 from models import counting, kernels
 from models.platform import current
 from training.run_directory.files import read_json, write_json
-from training.runtime import process
+from training.runtime import process, settings
 from training.step import mesh as meshes
 
 PACKAGES = "jax jaxlib flax optax orbax-checkpoint grain tensorflow-datasets numpy ml-collections".split()
@@ -85,6 +85,7 @@ def describe(config: ConfigDict, data: dict[str, Any], mesh: Mesh | None = None)
         "git_commit": commit,
         "git_dirty": dirty,
         "versions": versions(),
+        "jax_settings": settings.in_force(),  # that are not the default
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "pid_began": process.began(os.getpid()),  # seconds since the machine did

@@ -12,6 +12,7 @@ from typing import Any
 
 import filelock
 
+from configs import interrupt
 from configs.errors import UserError
 from training.run_directory.files import read_json
 from training.runtime import failures
@@ -42,7 +43,10 @@ def exclusive(workdir: Path) -> Iterator[None]:
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Collects SIGTERM and SIGINT instead of dying of them; a second one of the same kind is not waited for."""
+    """Collects SIGTERM and SIGINT instead of dying of them; a second one of the same kind is not waited for.
+
+    One that came before, and whose KeyboardInterrupt was dropped, is among them.
+    """
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield caught
@@ -55,6 +59,7 @@ def stop_signals() -> Iterator[list[int]]:
         caught.append(number)
 
     before = {number: signal.signal(number, catch) for number in (signal.SIGTERM, signal.SIGINT)}
+    caught += interrupt.answered()[:1]
     try:
         yield caught
     finally:

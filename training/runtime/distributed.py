@@ -142,7 +142,7 @@ def end_with(error: Exception) -> None:
     """
     import jax
 
-    if jax.process_count() == 1:
+    if not jax.distributed.is_initialized() or jax.process_count() == 1:
         return
     if isinstance(error, UserError):
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
