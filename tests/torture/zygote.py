@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-IMPORTS = "jax flax optax grain orbax.checkpoint tensorflow_datasets training.loop.trainer eval.run tests.torture.children".split()
+IMPORTS = "jax flax optax grain orbax.checkpoint tensorflow_datasets".split()
+IMPORTS += "training.loop.trainer eval.run tests.torture.children".split()
 
 
 def main() -> None:
