@@ -152,6 +152,8 @@ _MODEL = group(
     dropout=field(0.0, "rate, on the embedding and on each residual branch", interval("[0, 1)")),
     init=field("truncated_normal", "of every weight matrix: truncated_normal (at two deviations) or normal",
                choice("truncated_normal", "normal")),
+    mup_base_width=unset(int, "muP (2203.03466, table 8): the width at which it is the standard parametrisation, so "
+                         "that one learning rate serves all widths (docs/ladder.md); unset: standard", _POSITIVE),
     init_std=unset(float, "of every weight matrix; unset: 1/sqrt(fan-in); residual outputs / sqrt(2 L)", _POSITIVE),
     dtype=field("auto", "compute: float32, bfloat16, or auto (float32 on the CPU, bfloat16 elsewhere)",
                 choice("auto", "float32", "bfloat16")),

@@ -62,6 +62,15 @@ def _draw(key: Array, name: str, shape: tuple[int, ...], layers: int, init: str)
     return parts.reshape(layers, -1)[:, :size].reshape(layers, *shape)
 
 
+def hidden_share(config: ConfigDict) -> float:
+    """Returns muP's base width / width of a config.model (2203.03466, table 8): 1 in the standard parametrisation.
+
+    It multiplies the logits, and the learning rate of every matrix whose inputs grow with width. At the base width both
+    parametrisations are one.
+    """
+    return 1.0 if config.mup_base_width is None else config.mup_base_width / config.width
+
+
 @dataclasses.dataclass(frozen=True)
 class Initializer:
     """Makes the parameters that `models/declared` declares, each from the seed, its own name and its layer.
@@ -74,11 +83,13 @@ class Initializer:
     init: str  # truncated_normal (at two standard deviations) or normal
     std: float | None  # of every matrix; None: 1/sqrt(fan-in)
     num_layers: int
+    hidden: float = 1.0  # muP: what multiplies `std` in layers' matrices, sqrt(base width / width)
 
     @classmethod
     def of(cls, config: ConfigDict, rngs: nnx.Rngs) -> "Initializer":
         """Reads a resolved config.model; takes one key of `rngs`."""
-        return cls(rngs.params(), config.init, config.init_std, config.num_layers)
+        hidden = math.sqrt(hidden_share(config))
+        return cls(rngs.params(), config.init, config.init_std, config.num_layers, hidden)
 
     def named(self, name: str) -> Array:
         """Returns the key of the parameter `name`."""
@@ -101,7 +112,9 @@ class Initializer:
             case Uniform(name, below):
                 return np.float32(below) * self._drawn(declared, name, declared.shape, "uniform")
             case Matrix(outputs, fan_in, residual):
-                std = self.std if self.std is not None else 1.0 / math.sqrt(fan_in)
+                std = 1.0 / math.sqrt(fan_in)
+                if self.std is not None:
+                    std = self.std * self.hidden if declared.group == "hidden" else self.std
                 std /= math.sqrt(2 * self.num_layers) if residual else 1.0
                 parts = [
                     np.float32(std) * self._drawn(declared, name, (*declared.shape[:-1], columns), self.init)

@@ -29,7 +29,7 @@ from models.declared.model import parameters
 from models.declared.parameter import Parameters, under
 from models.kv_cache import Entry, KVCache, Layout
 from models.latent import LatentAttention
-from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, matmul, soft_cap
+from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, hidden_share, matmul, soft_cap
 from models.platform import current
 
 STREAM = ("batch", "length", None)  # the axes of the residual stream
@@ -98,6 +98,7 @@ class Transformer(nnx.Module):
         self.rate = config.dropout
         self.remat = config.remat == "block"
         self.logit_soft_cap = config.logit_soft_cap
+        self.logit_scale = hidden_share(config)
         self.plans = pattern.plans(config)
         self.period = pattern.period(config)
         self.layout = Layout.of(config)
@@ -145,10 +146,15 @@ class Transformer(nnx.Module):
             return self.logits(hidden)
         return self.logits(hidden[0]), hidden[1]
 
+    def before_logits(self, hidden_BTD: Array) -> Array:
+        """Returns final hidden states as the output matrix takes them: with muP times base width / width."""
+        return hidden_BTD if self.logit_scale == 1 else hidden_BTD * jnp.asarray(self.logit_scale, hidden_BTD.dtype)
+
     def logits(self, hidden_BTD: Array, table_DV: Array | None = None) -> Array:
         """Returns float32 logits [..., V] of final hidden states [..., D]; `table_DV` is `output_table`, taken once."""
         with jax.named_scope("logits"):
             table_DV = self.output_table() if table_DV is None else table_DV
+            hidden_BTD = self.before_logits(hidden_BTD)
             out = matmul(hidden_BTD, table_DV.astype(hidden_BTD.dtype), jnp.float32)
             return soft_cap(out, self.logit_soft_cap)
 

@@ -22,4 +22,9 @@ def problems(config: ConfigDict) -> list[str]:
         )
     if model.norm_bias and model.norm == "rmsnorm":
         found.append("model.norm_bias = True: rmsnorm has no bias; set model.norm = 'layernorm'")
+    if model.mup_base_width is not None and model.attention.kind == "mla":
+        found.append(
+            f"model.mup_base_width = {model.mup_base_width}: latent attention's ranks do not grow with width as muP "
+            "has it; must be unset with model.attention.kind = 'mla'"
+        )
     return [*found, *attention.problems(config), *positions.problems(config)]

@@ -43,7 +43,7 @@ def _table(model: ConfigDict, name: str, *, multiplies: bool) -> Parameter:
     # Not `cast`: rows are looked up in float32, and the output matrix is cast and transposed as one (`output_table`).
     return Parameter(
         shape=(model.vocab_size, model.width),
-        start=Matrix(((name, model.width),), model.width),
+        start=Matrix(((name, model.width),), model.mup_base_width or model.width),
         part=name,
         group=name,
         decay=True,

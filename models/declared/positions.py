@@ -41,14 +41,14 @@ class PositionKind:
 
 
 def _learned(model: ConfigDict) -> Parameters:
-    std = model.init_std if model.init_std is not None else model.width**-0.5
+    std = model.init_std if model.init_std is not None else (model.mup_base_width or model.width) ** -0.5
     shape = (model.position.max_length, model.width)
     return {"table": Parameter(shape=shape, start=Normal(std), part="position", group="position", decay=True)}
 
 
 def _t5(model: ConfigDict) -> Parameters:
     buckets, heads = model.position.t5.buckets, model.num_heads
-    start = Matrix((("t5.bias", heads),), model.width)
+    start = Matrix((("t5.bias", heads),), model.mup_base_width or model.width)
     return {"bias_table": _of_heads((buckets, heads), start, decay=False)}  # a bias, so it does not decay
 
 

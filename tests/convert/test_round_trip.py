@@ -162,6 +162,7 @@ OUTSIDE = {
     "position.rope.scaling.kind": {"position.rope.scaling.kind": "ntk", "position.rope.scaling.factor": 2.0},
     "attention.soft_cap": {"attention.soft_cap": 30.0},
     "logit_soft_cap": {"logit_soft_cap": 30.0},
+    "mup_base_width": {"mup_base_width": 16},
     "attention.scale": {"attention.scale_rule": "mup"},
     "attention.window": {"attention.window_pattern": (4, 8)},
     "position.temperature.kind": {"position.temperature.kind": "log_n"},

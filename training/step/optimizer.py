@@ -23,15 +23,27 @@ def groups(params: Params) -> Params:
     return each(params, lambda declared: declared.group)
 
 
-def make(optimizer: ConfigDict, weight_decay: Array | None = None) -> optax.GradientTransformation:
+def _scaled(share: float) -> optax.GradientTransformation:
+    """Returns muP's factor on the learning rate (2203.03466, table 8): of matrices whose inputs grow with width."""
+
+    def update(updates: Params, _: Params | None = None) -> Params:
+        return jax.tree.map(lambda u, group: share * u if group == "hidden" else u, updates, groups(updates))
+
+    return optax.stateless(update)
+
+
+def make(optimizer: ConfigDict, weight_decay: Array | None = None, share: float = 1.0) -> optax.GradientTransformation:
     """Returns the transformation before the learning rate: clip, Adam (1412.6980), decoupled decay (1711.05101).
 
     Args:
         optimizer: config.optimizer.
         weight_decay: takes the place of one that the config has and that is not 0.
+        share: of the learning rate, for matrices whose inputs grow with width (muP). Decay is not multiplied by it, so
+            that what it does to a matrix does not depend on width either.
     """
     parts = [optax.clip_by_global_norm(optimizer.clip_norm)] if optimizer.clip_norm else []
     parts.append(optax.scale_by_adam(optimizer.beta1, optimizer.beta2, optimizer.eps))
+    parts += [_scaled(share)] if share != 1 else []
     if optimizer.weight_decay:
         decay: Any = optimizer.weight_decay if weight_decay is None else weight_decay
         parts.append(optax.add_decayed_weights(decay, mask=decays))

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 from jax import Array
 from jax.sharding import Mesh
@@ -21,6 +22,7 @@ from ml_collections import ConfigDict
 
 from configs import fields
 from models import Transformer, axes
+from models.layers import hidden_share
 from models.platform import current
 from training.step import mesh as meshes
 from training.step import optimizer as optimizers
@@ -47,7 +49,7 @@ def abstract(config: ConfigDict, mesh: Mesh | None = None) -> Abstract:
     With a mesh they say how each array lies there.
     """
     graphdef, params = _split(config.model)
-    opt_state = jax.eval_shape(optimizers.make(config.optimizer).init, params)
+    opt_state = jax.eval_shape(_transform(config).init, params)
     rules = meshes.rules_of(config, mesh)
     return Abstract(graphdef, *(meshes.placed(rules, tree) for tree in (params, opt_state)))
 
@@ -58,16 +60,21 @@ def _split(model: ConfigDict) -> tuple[Any, Params]:
 
 
 @lru_cache(maxsize=16)
-def _opt_state(text: str) -> Any:
-    return jax.jit(optimizers.make(ConfigDict(json.loads(text))).init)
+def _opt_state(text: str, share: float) -> Any:
+    return jax.jit(optimizers.make(ConfigDict(json.loads(text)), share=share).init)
+
+
+def _transform(config: ConfigDict, weight_decay: Array | None = None) -> optax.GradientTransformation:
+    return optimizers.make(config.optimizer, weight_decay, hidden_share(config.model))
 
 
 def initial_opt_state(config: ConfigDict, params: Params, mesh: Mesh | None = None) -> OptState:
     """Returns the optimizer state of parameters that have seen no step; kept compiled by the optimizer's settings."""
     if mesh is not None:
         lies = jax.tree.map(lambda x: x.sharding, abstract(config, mesh).opt_state)
-        return jax.jit(optimizers.make(config.optimizer).init, out_shardings=lies)(params)
-    return _opt_state(json.dumps(fields.to_dict(config)["optimizer"], sort_keys=True))(params)
+        return jax.jit(_transform(config).init, out_shardings=lies)(params)
+    text = json.dumps(fields.to_dict(config)["optimizer"], sort_keys=True)
+    return _opt_state(text, hidden_share(config.model))(params)
 
 
 def batch_loss(config: ConfigDict, model: Transformer, batch: Batch, dropout_key: Array | None) -> tuple[Array, Array]:
@@ -88,6 +95,7 @@ def batch_loss(config: ConfigDict, model: Transformer, batch: Batch, dropout_key
             return loss_sum(logits, targets, weights, z_loss)
     with jax.named_scope("logits"):
         table_DV, cap = model.output_parameter().T, config.model.logit_soft_cap
+        hidden = model.before_logits(hidden)
         return loss_sum_of_blocks(hidden, table_DV, targets, weights, block=block, z_loss=z_loss, soft_cap=cap)
 
 
@@ -99,7 +107,7 @@ def step_function(config: ConfigDict, mesh: Mesh | None = None, weight_decay: Ar
     On a mesh all of it means the whole batch, over all devices. `weight_decay`: see `optimizer.make`.
     """
     graphdef = abstract(config).graphdef
-    transform = optimizers.make(config.optimizer, weight_decay)
+    transform = _transform(config, weight_decay)
     micro_batches = config.data.micro_batches
     dropout, rules = config.model.dropout > 0, meshes.rules_of(config, mesh)
 
