@@ -57,7 +57,7 @@ def test_a_large_difference_is_decided_at_the_first_look(tmp_path, capsys):
 
 
 def test_seeds_are_added_while_a_comparison_is_open_and_status_says_where_it_stands(tmp_path, capsys):
-    run(tmp_path, (1, 2, 4), seeds=dict(looks=(3, 6, 12), care=0.04))
+    assert run(tmp_path, (1, 2, 4), seeds=dict(looks=(3, 6, 12), care=0.04)).code == 0
     said = capsys.readouterr().out
     assert "after look 1 of 3, 3 seeds: open: kv4; going on to 6 seeds" in said
     reached = len(seeds(tmp_path))
