@@ -31,6 +31,7 @@ class PositionKind:
     """All that the rest of the project asks of a scheme, beside its formula."""
 
     title: str  # in tables and docs
+    module: str  # of models/positions, where its formula is
     fields: tuple[str, ...] = ()  # of config.model.position that it reads (or whole groups, "fire.")
     parameters: Callable[[ConfigDict], Parameters] = _nothing  # config.model -> of one layer
     layered: bool = False  # each layer has parameters of its own; else those of one kind share them
@@ -38,6 +39,7 @@ class PositionKind:
     reach: Callable[[ConfigDict], int | None] = _anywhere  # config.model -> the most positions; None: any number
     beyond: str = ""  # says of more positions why not, {0} being the most
     removable: str | None = None  # why heads cannot be taken out; None: they can
+    build: str = "build"  # the function of the module that makes it of a config.model
 
 
 def _learned(model: ConfigDict) -> Parameters:
@@ -109,29 +111,35 @@ def _of_heads(shape: tuple[int, ...], start: Matrix | Uniform | Constant, *, dec
 
 
 KINDS: dict[str, PositionKind] = {
-    "none": PositionKind("no positions (NoPE)"),
+    "none": PositionKind("no positions (NoPE)", "none"),
     "learned": PositionKind(
         "learned table",
+        "learned",
         ("max_length",),
         _learned,
         reach=lambda model: model.position.max_length,
         beyond="the learned table has {0} positions",
     ),
-    "sinusoidal": PositionKind("sinusoidal"),
-    "rope": PositionKind("RoPE", ("rope.",)),
-    "p_rope": PositionKind("p-RoPE", ("rope.",)),
+    "sinusoidal": PositionKind("sinusoidal", "sinusoidal"),
+    "rope": PositionKind("RoPE", "rope", ("rope.",)),
+    "p_rope": PositionKind("p-RoPE", "p_rope", ("rope.",)),
     "xpos": PositionKind(
         "xPos",
+        "xpos",
         ("rope.", "xpos."),
         reach=lambda model: int(XPOS_REACH * model.position.xpos.base),
         beyond="xPos reaches {0} positions in float32",
     ),
-    "alibi": PositionKind("ALiBi", removable="its slopes depend on the number of heads"),
-    "t5": PositionKind("T5 bias", ("t5.",), _t5, flops=_t5_flops),
-    "kerple_log": PositionKind("KERPLE, logarithmic", (), _kerple("kerple_log", 2.0, 1.0), layered=True),
-    "kerple_power": PositionKind("KERPLE, power", (), _kerple("kerple_power", 1.0, 2.0), layered=True),
-    "fire": PositionKind("FIRE", ("fire.",), _fire, layered=True, flops=_fire_flops),
-    "cope": PositionKind("CoPE", ("cope.",), _cope, layered=True, flops=_cope_flops),
+    "alibi": PositionKind("ALiBi", "alibi", removable="its slopes depend on the number of heads"),
+    "t5": PositionKind("T5 bias", "t5", ("t5.",), _t5, flops=_t5_flops),
+    "kerple_log": PositionKind(
+        "KERPLE, logarithmic", "kerple", (), _kerple("kerple_log", 2.0, 1.0), layered=True, build="build_log"
+    ),
+    "kerple_power": PositionKind(
+        "KERPLE, power", "kerple", (), _kerple("kerple_power", 1.0, 2.0), layered=True, build="build_power"
+    ),
+    "fire": PositionKind("FIRE", "fire", ("fire.",), _fire, layered=True, flops=_fire_flops),
+    "cope": PositionKind("CoPE", "cope", ("cope.",), _cope, layered=True, flops=_cope_flops),
 }
 
 

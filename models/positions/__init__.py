@@ -1,12 +1,13 @@
 """Positional schemes: one file each, behind one small protocol (`Scheme`)."""
 
+import importlib
+import inspect
 from collections.abc import Callable
 
 from flax import nnx
 from ml_collections import ConfigDict
 
-from configs.errors import ConfigError, nearest
-from models.positions import alibi, cope, fire, kerple, learned, none, p_rope, rope, sinusoidal, t5, xpos
+from models.declared.positions import KINDS, kind_of
 from models.positions.lengths import sequence_lengths
 from models.positions.rope_scaling import with_scaling
 from models.positions.scheme import BiasFunction, Scheme, ScoresFunction
@@ -27,20 +28,10 @@ __all__ = [
     "with_scaling",
 ]
 
-# kind -> (class, function (config.model, rngs or None) -> an instance).
-SCHEMES: dict[str, tuple[type[Scheme], Callable[[ConfigDict, nnx.Rngs | None], Scheme]]] = {
-    "none": (none.NoPosition, none.build),
-    "learned": (learned.Learned, learned.build),
-    "sinusoidal": (sinusoidal.Sinusoidal, sinusoidal.build),
-    "rope": (rope.Rope, rope.build),
-    "p_rope": (p_rope.PRope, p_rope.build),
-    "xpos": (xpos.XPos, xpos.build),
-    "alibi": (alibi.Alibi, alibi.build),
-    "t5": (t5.T5, t5.build),
-    "kerple_log": (kerple.Kerple, kerple.build_log),
-    "kerple_power": (kerple.Kerple, kerple.build_power),
-    "fire": (fire.Fire, fire.build),
-    "cope": (cope.Cope, cope.build),
+# kind -> function (config.model, rngs or None) -> an instance, in the module that the kind's declaration names.
+SCHEMES: dict[str, Callable[[ConfigDict, nnx.Rngs | None], Scheme]] = {
+    name: getattr(importlib.import_module(f"models.positions.{kind.module}"), kind.build)
+    for name, kind in KINDS.items()
 }
 
 
@@ -56,7 +47,8 @@ def build(config: ConfigDict, kind: str | None = None, *, rngs: nnx.Rngs | None 
         ConfigError: an unknown kind, or parameters the scheme cannot take.
     """
     kind = config.position.kind if kind is None else kind
-    return _entry(kind)[1](config, rngs)
+    kind_of(kind)
+    return SCHEMES[kind](config, rngs)
 
 
 def places_of(kind: str) -> frozenset[str]:
@@ -65,12 +57,12 @@ def places_of(kind: str) -> frozenset[str]:
     Raises:
         ConfigError: an unknown kind.
     """
-    return _entry(kind)[0].places
+    kind_of(kind)
+    return class_of(kind).places
 
 
-def _entry(kind: str) -> tuple[type[Scheme], Callable[[ConfigDict, nnx.Rngs | None], Scheme]]:
-    if kind not in SCHEMES:
-        raise ConfigError(
-            f"model.position.kind = {kind!r}: must be one of {', '.join(SCHEMES)}{nearest(kind, SCHEMES)}"
-        )
-    return SCHEMES[kind]
+def class_of(kind: str) -> type[Scheme]:
+    """Returns the class of a registered kind: what its `build` is annotated to return."""
+    found = inspect.get_annotations(SCHEMES[kind], eval_str=True)["return"]
+    assert issubclass(found, Scheme)
+    return found

@@ -4,7 +4,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import base, cli, validate
+from configs import base, cli, fields, validate
 
 LENGTH = 20  # tokens; scalings begin at ORIGINAL
 LONG = 72  # tokens that are more than one block
@@ -116,6 +116,13 @@ CASES: dict[str, dict[str, Any]] = {
         **_heat("ministral3"),
         **_scaling("dynamic"),
     },
+}
+
+# A kind that needs no setting of its own has a row under its name.
+CASES |= {
+    kind: _kind(kind)
+    for kind in fields.choices("model.position.kind")
+    if kind not in {case.get(f"{POSITION}kind", "rope") for case in CASES.values()}
 }
 
 

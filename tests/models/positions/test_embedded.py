@@ -65,7 +65,8 @@ def test_learned_makes_up_no_rows_for_traced_positions() -> None:
 
 def test_each_scheme_says_where_it_acts() -> None:
     """What a scheme does not name in `places` it does not override, so a model may leave it out."""
-    for kind, (scheme, _) in SCHEMES.items():
+    for kind in SCHEMES:
+        scheme = positions.class_of(kind)
         overridden = {
             name
             for name in ("embed", "rotate", "bias", "scores")
