@@ -18,7 +18,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import cli, fields, validate
+from configs import cli, fields, provenance, validate
 from configs.errors import ConfigError, UserError, nearest
 from configs.rules.positions import SCALED, SCALINGS, kinds_of
 from configs.schema.allowed import either
@@ -194,6 +194,8 @@ def _write(
     done: Mapping[str, Any],
 ) -> Path:
     run = runs.load(source)
+    if line := provenance.parent_problem(source):
+        raise UserError(f"{source}: {line}")
     info = read_json(path) if (path := Path(source) / "run.json").exists() else {}
     params = operate(dict(flat(run.params)))
     validate.check(config)
@@ -208,6 +210,7 @@ def _write(
         tokenizer_from=folder if folder.exists() else None,
         origin=origin,
         data=info.get("data"),
+        parents=provenance.parents_of(Path(source).absolute(), run.step),
     )
 
 

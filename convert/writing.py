@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from configs import fields
+from configs import fields, provenance
 from configs.errors import UserError
 from data import tokenizers
 from training.run_directory import record
@@ -28,6 +28,7 @@ def write_run(
     tokenizer_from: str | Path | None = None,
     origin: Mapping[str, Any],
     data: Mapping[str, Any] | None = None,
+    parents: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Writes a run directory that evaluation restores and that `train.py --config=WORKDIR/config.json` continues.
 
@@ -42,6 +43,7 @@ def write_run(
         tokenizer_from: a `tokenizer` folder of a run, a tokenizer.json, or a folder with one; None: no tokenizer.
         origin: where it comes from and what was done; goes to run.json as `origin`.
         data: run.json's `data`, where the parameters were trained here.
+        parents: the runs they come from (`provenance.parents_of`), the nearest first.
 
     Returns:
         workdir, absolute.
@@ -60,6 +62,7 @@ def write_run(
     whole = _checked(params, train_step.abstract(config).params)
     known = dict(data) if isinstance(data, Mapping) else {"fingerprint": None}
     values = record.describe(config, known) | {"status": "done", "origin": dict(origin)}
+    values["identity"] = provenance.identity(fields.to_dict(config), list(parents))
     with whole_folder(workdir) as folder:
         checkpoints = Checkpoints(folder)
         checkpoints.save_params(0, whole, {"origin": dict(origin)})

@@ -1,12 +1,13 @@
 """python -m eval.run: measures a run directory and writes DIR/eval/NAME.json, one file a question."""
 
 import dataclasses
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs import cli
+from configs import cli, provenance
 from configs.errors import UserError, nearest
 from configs.fields import listing
 from configs.validate import check, to_dict
@@ -95,7 +96,8 @@ def _one(run: runs.Run, name: str, progress: Silent) -> dict[str, Any]:
 def record(run: runs.Run, name: str, found: dict[str, Any], seconds: float, progress: Silent) -> dict[str, Any]:
     """Writes what an evaluation found to WORKDIR/eval/NAME.json behind the fields that all share; returns the whole.
 
-    `records` among it, a table of what was measured one by one, goes to WORKDIR/eval/NAME.parquet.
+    `records` among it, a table of what was measured one by one, goes to WORKDIR/eval/NAME.parquet. Both say what they
+    are of (configs/provenance.py), the table in its metadata under `of`.
 
     Raises:
         UserError: a file cannot be written: the disk is full or read-only, or a folder lies in its place.
@@ -104,13 +106,17 @@ def record(run: runs.Run, name: str, found: dict[str, Any], seconds: float, prog
     path = Path(run.workdir) / "eval" / f"{name}.json"
     records = found.pop("records", None)
     settings = {**to_dict(run.config)["eval"], **found.pop("settings", {})}
-    result = {"schema": SCHEMA, "eval": name, "step": run.step, "settings": settings, **found, "seconds": seconds}
+    of = provenance.of_result(Path(run.workdir), name, to_dict(run.config), found, run.step)
+    shared = {"schema": SCHEMA, "eval": name, "step": run.step, "of": of, "settings": settings}
+    result = {**shared, **found, "seconds": seconds}
     try:
         if records:
             import pyarrow.parquet
 
             with files.replacing(path.with_suffix(".parquet")) as temporary:
-                pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), temporary)
+                table = pyarrow.Table.from_pylist(records)
+                metadata = {**(table.schema.metadata or {}), b"of": json.dumps(of).encode()}
+                pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), temporary)
         files.write_json(path, result)
     except OSError as error:
         raise UserError(f"{error.filename2 or path}: cannot be written: {error.strerror or error}") from error

@@ -82,7 +82,7 @@ def launch(
             finally:
                 built.engine.close()
         tell(summary, directory)
-        if report is not None and summary.stopped_by is None:
+        if report is not None and summary.stopped_by is None and not summary.replaced:
             _report(report, directory, summary)
         return summary
 

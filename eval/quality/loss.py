@@ -247,11 +247,11 @@ class Task:
     def at(self, length: int) -> Rows:
         """See `Source`."""
         rows = rows_at(length, self.config.data.length, self.config.eval.batch_size)
-        number = -(-max(64, RECALL_ROWS * self.config.data.length // length) // rows)
+        total = max(64, RECALL_ROWS * self.config.data.length // length)  # whatever the batch size
         most = beyond(self.config, length)
         task = self._far if most else self._task
-        setting = {"length": length, "batch_size": rows, "rows": rows * number, "vary": not most, "beyond": most}
-        return Rows(retrieval.evaluation(task, self.config.seed, **setting), number)
+        setting = {"length": length, "batch_size": rows, "rows": total, "vary": not most, "beyond": most}
+        return Rows(retrieval.evaluation(task, self.config.seed, **setting), -(-total // rows))
 
     def sliding(self, length: int) -> None:
         """See `Source`: a row has nothing before it."""

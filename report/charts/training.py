@@ -23,7 +23,7 @@ from report.charts.figures import (
     spanning,
     tip,
 )
-from report.claims.comparable import REFUSED, marks
+from report.claims import comparable
 from report.reading.directories import Arm, Run, Study, number
 from report.reading.frames import positions
 from report.reading.measures import (
@@ -202,7 +202,7 @@ def costs(study: Study) -> list[Figure]:
 def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -> Figure | None:
     by_loss = any(math.isfinite(loss(arm).mean) for arm in study.arms)
     rows: list[dict[str, Any]] = []
-    apart = [name for name, found in marks(study).items() if any(mark.level == REFUSED for mark in found)]
+    apart = comparable.apart(study, "loss" if by_loss else "retrieval")
     for arm in study.arms:
         if arm.name in apart:
             continue

@@ -1,14 +1,16 @@
 """Which arms may be compared with the baseline, and what must be said of those that differ in more than is asked."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from configs import provenance
 from configs.environment import relevant
 from report.page.formats import count, counted, listed, percent, plural
 from report.reading import selecting
-from report.reading.directories import Arm, Run, Study, dig, items, mapping, number, text
+from report.reading.directories import EVALS, Arm, Run, Study, dig, items, mapping, number, text
 from report.reading.measures import from_info, median
 
 REFUSED = "not comparable"  # no claim is made
@@ -48,9 +50,31 @@ def reference_arm(study: Study) -> Arm | None:
     return study.arm(study.baseline) or study.arms[0]
 
 
+def touches(mark: Mark, measure: str) -> bool:
+    """Tells whether a mark is about what an evaluation measured: `loss`, `retrieval`."""
+    return _ABOUT.get(mark.short, measure) == measure
+
+
+def apart(study: Study, measure: str) -> list[str]:
+    """Returns the arms of whose `measure` no claim is made against the baseline."""
+    found = {name: [m for m in own if m.level == REFUSED and touches(m, measure)] for name, own in marks(study).items()}
+    return [name for name, refusals in found.items() if refusals]
+
+
 def within(arm: Arm) -> list[Mark]:
-    """Returns how the arm's own seeds differ from one another in what they should share."""
-    found = []
+    """Returns how the arm's own seeds differ from one another in what they should share, or from what they were."""
+    found = [
+        Mark(REFUSED, f"{name} question", f"its own seeds were asked other questions ({listed(strict)})")
+        for name in EVALS
+        if (strict := _asked_otherwise(name, arm, arm)[0])
+    ]
+    for run in arm.done:
+        found += [Mark(DIFFERS, "left out", line) for line in run.stale.values()]
+        found += [Mark(REFUSED, "parent", f"seed {run.seed} {run.parent}")] if run.parent else []
+    unsaid = [name for name in EVALS if any(name in run.of and provenance.unknown(run.of[name]) for run in arm.done)]
+    if unsaid:
+        words = f"its results of {listed(unsaid)} do not say which run and checkpoint they are of"
+        found.append(Mark(NOTE, "identity", words))
     for level, short, read in _SHARED:
         values = _values(arm, read)
         if len(values) > 1:
@@ -59,8 +83,40 @@ def within(arm: Arm) -> list[Mark]:
     return found
 
 
-def _marks(arm: Arm, reference: Arm) -> list[Mark]:
+def _asked_otherwise(name: str, arm: Arm, reference: Arm) -> tuple[list[str], list[str]]:
+    """Returns the settings in which runs of two arms were asked otherwise by an evaluation: strict ones, and lists."""
+
+    def distinct(one: Arm) -> list[tuple[dict[str, Any], bool]]:
+        runs = [run for run in one.done if name in run.evals]
+        known = [(run.of[name], provenance.as_configured(run.of[name], name, run.config)) for run in runs]
+        keys = [json.dumps([of.get("question"), configured], sort_keys=True) for of, configured in known]
+        return list(dict(zip(keys, known, strict=True)).values())
+
+    strict: dict[str, None] = {}
+    lists: dict[str, None] = {}
+    for mine, configured in distinct(arm):
+        for other, others in distinct(reference):
+            found = provenance.other_questions(name, mine, other, configured and others)
+            strict |= dict.fromkeys(found[0])
+            lists |= dict.fromkeys(found[1])
+    return list(strict), list(lists)
+
+
+def _questions(arm: Arm, reference: Arm) -> list[Mark]:
+    """Returns a mark for each evaluation that asked the arms different questions."""
     found = []
+    for name in EVALS:
+        strict, lists = _asked_otherwise(name, arm, reference)
+        if strict:
+            found.append(Mark(REFUSED, f"{name} question", f"other question of {name} ({listed(strict)})"))
+        if lists:
+            words = f"{name} was asked under other conditions ({listed(lists)}); those of both are compared"
+            found.append(Mark(NOTE, f"{name} conditions", words))
+    return found
+
+
+def _marks(arm: Arm, reference: Arm) -> list[Mark]:
+    found = _questions(arm, reference)
     for level, short, read in _SHARED:
         mine, other = _values(arm, read), _values(reference, read)
         if short in _MEASURED and not (mine and other):
@@ -84,7 +140,8 @@ def _marks(arm: Arm, reference: Arm) -> list[Mark]:
         if len(mine) != len(other):
             words = f"{plural(len(mine), 'seed')} done against {len(other)}"
         found.append(Mark(DIFFERS, "seeds", words))
-    return found + within(arm)
+    theirs = [replace(m, words=f"{reference.name}: {m.words}") for m in within(reference) if m.level == REFUSED]
+    return [*found, *within(arm), *theirs]
 
 
 _COUNTS: dict[str, tuple[str, Callable[[Run], float]]] = {
@@ -189,6 +246,8 @@ _SHARED: list[tuple[str, str, Callable[[Run], str]]] = [
     (NOTE, "commit", _commit),
     (NOTE, "JAX", lambda run: text(dig(run.info, "versions", "jax"))),
 ]
+# Marks about one evaluation alone; all others are about every measure.
+_ABOUT = {"validation": "loss", "task": "retrieval"} | {f"{name} question": name for name in EVALS}
 _MEASURED = ("validation", "task")  # known only where the evaluation ran
 _NAMES = {
     "data": "data",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from scipy import special
 
-from report.claims.comparable import REFUSED, Mark, agreements, marks, reference_arm
+from report.claims.comparable import REFUSED, Mark, agreements, marks, reference_arm, touches, within
 from report.reading.directories import Arm, Study
 from report.reading.measures import (
     TRAINED,
@@ -263,7 +263,8 @@ def _verdict(arm: Arm, baseline: Arm, measure: str, difference: Difference, diff
         if not one.done:
             return MISSING, f"{one.name} has no finished run"
         if not _measured(one, measure):
-            return MISSING, f"{one.name} has no {measure} measured"
+            stale = next((f" ({run.stale[measure]})" for run in one.done if measure in run.stale), "")
+            return MISSING, f"{one.name} has no {measure} measured{stale}"
     refusals = _refusals(differing, measure)
     if refusals:
         return REFUSED, "; ".join(refusals)
@@ -275,11 +276,7 @@ def _verdict(arm: Arm, baseline: Arm, measure: str, difference: Difference, diff
 
 
 def _refusals(differing: list[Mark], measure: str) -> list[str]:
-    return [mark.words for mark in differing if mark.level == REFUSED and _touches(mark, measure)]
-
-
-def _touches(mark: Mark, measure: str) -> bool:
-    return {"validation": "loss", "task": "retrieval"}.get(mark.short, measure) == measure
+    return [mark.words for mark in differing if mark.level == REFUSED and touches(mark, measure)]
 
 
 def _corrected(studies: "list[tuple[list[Comparison], list[ScalingTable]]]") -> list[Claims]:
@@ -366,6 +363,8 @@ def _scaling_tables(study: Study) -> list[ScalingTable]:
     found = []
     for arm in study.arms:
         for measure, points in (("loss", loss_points(arm)), ("retrieval", retrieval_points(arm))):
+            if _refusals(within(arm), measure):  # seeds that were asked different questions have no mean
+                continue
             for multiple in sorted({point.multiple for point in points if point.multiple > 1}):
                 here = [point for point in points if point.multiple == multiple]
                 table = _scaling_table(arm, measure, multiple, here, level)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from report.claims.comparable import REFUSED, marks, reference_arm
+from report.claims.comparable import REFUSED, marks, reference_arm, touches
 from report.page.formats import MINUS, TIMES, count, counted, listed, plural
 from report.reading.directories import Arm, Ladder, Run, Study, dig, number, text
 from report.reading.measures import from_eval, from_info
@@ -91,7 +91,7 @@ def results(study: Study) -> Results:
     differing = marks(study)
     arms, curves = {}, {}
     for arm in study.arms:
-        refusals = [m.words for m in differing.get(arm.name, []) if m.level == REFUSED and m.short != "task"]
+        refusals = [m.words for m in differing.get(arm.name, []) if m.level == REFUSED and touches(m, "loss")]
         refused = "; ".join(refusals) or _edge(ladder, arm.name) or _short(ladder, arm.name, base)
         if refused:
             arms[arm.name] = Result(arm.name, refused=refused)

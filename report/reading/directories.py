@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from configs import provenance
 from configs.documents import ordinary
 from configs.errors import UserError
 from report.statistics import sequential
@@ -31,6 +32,9 @@ class Run:
     metrics: list[dict[str, Any]] = field(default_factory=list)  # metrics.jsonl, by rising step
     evals: dict[str, dict[str, Any]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    of: dict[str, dict[str, Any]] = field(default_factory=dict)  # what each evaluation is of (configs/provenance.py)
+    stale: dict[str, str] = field(default_factory=dict)  # results left out since they are not of the run as it stands
+    parent: str = ""  # how the run that this one started from has changed since
 
 
 @dataclass
@@ -274,15 +278,20 @@ class _Reader:
         run.status = "unreadable" if unreadable else text(run.info.get("status")) or "unreadable"
         run.error = unreadable or text(run.info.get("error"))
         run.metrics = self.metrics(f"{place}metrics.jsonl")
+        run.parent = provenance.parent_problem(directory, siblings_only=True)
+        now = provenance.directory(directory)
         for name in EVALS:
-            self.evaluation(run, name, f"{place}eval/{name}.json")
+            self.evaluation(run, name, f"{place}eval/{name}.json", now)
         return run
 
-    def evaluation(self, run: Run, name: str, path: str) -> None:
+    def evaluation(self, run: Run, name: str, path: str, now: dict[str, Any]) -> None:
         before = len(self.faults)
         found = self.object(path, optional=True)
-        if found:
-            run.evals[name] = found
+        of = provenance.of(found, name, run.config)
+        if found and run.status == "done" and (line := provenance.difference(of, now, provenance.RUN)):
+            run.stale[name] = run.missing[name] = f"{path} {line}; it is left out until it is evaluated again"
+        elif found:
+            run.evals[name], run.of[name] = found, of
         elif len(self.faults) > before:
             run.missing[name] = self.faults[before]
         elif failure := text(dig(run.info, "eval_errors", name)).strip():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from report.claims.comparable import reference_arm
+from report.claims.comparable import apart, reference_arm
 from report.page.formats import counted
 from report.reading.directories import Arm, Study, dig
 from report.reading.measures import TRAINED, names, retrieval_points
@@ -91,7 +91,8 @@ def _ends(found: np.ndarray, number: int) -> tuple[float, float]:
 def table(study: Study) -> Table | None:
     """Returns the arms over the tasks that all their finished seeds were asked; None for fewer than two of either."""
     baseline = reference_arm(study)
-    by_arm = {arm.name: _scores(arm) for arm in study.arms if arm.done}
+    left_out = apart(study, "retrieval")
+    by_arm = {arm.name: _scores(arm) for arm in study.arms if arm.done and arm.name not in left_out}
     by_arm = {name: scores for name, scores in by_arm.items() if scores}
     if baseline is None or len(by_arm) < 2 or baseline.name not in by_arm:
         return None

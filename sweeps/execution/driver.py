@@ -95,6 +95,7 @@ class Driver:
         self.summary = Summary()
         self.stopping = self.halted = False
         self.exclusive = exclusive
+        self.written = state.Written(directory)
         wanted = [self._job(run, timed=not exclusive) for run in self.runs.values()]
         self.waiting = [job for job in wanted if job is not None]
         self._take_over()
@@ -173,10 +174,21 @@ class Driver:
             self._show()
             for ended in self.engine.ended(self.engine.tick):
                 self._settle(ended)
+            self._look_at_sweep_json()
             if state.cancelled(self.directory):
                 self.summary.cancelled = True
                 caught.append(signal.SIGTERM)
         self._show()
+
+    def _look_at_sweep_json(self) -> None:
+        """Begins no more runs once somebody has replaced sweep.json: what is wanted is no longer known."""
+        if self.summary.replaced or not self.written.replaced():
+            return
+        self.summary.replaced = self.halted = True
+        self.display.say(
+            f"{self.directory / 'sweep.json'} was replaced by somebody else: no more runs begin, those at work end"
+        )
+        self.engine.withdraw()
 
     def _dispatch(self, most: int | None) -> None:
         ready = self._ready()
@@ -205,6 +217,7 @@ class Driver:
             return job
         if run.arm not in self.told:
             state.record(self.directory, self.sweep, now())
+            self.written.take()
             line = dict(select.told(self.directory, self.sweep))[run.arm]
             self.display.say(line)
             self.told.add(run.arm)

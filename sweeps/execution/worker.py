@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from configs import fields, interrupt
+from configs import fields, interrupt, provenance
 from configs.documents import read_json
 from configs.errors import UserError
 from configs.redaction import redacted
@@ -139,6 +139,8 @@ def train(job: Job, deadline: Deadline) -> Outcome:
     """Trains one run as far as it is not."""
     workdir = job.workdir
     before = run_json(workdir)
+    if changed := provenance.parent_problem(workdir, siblings_only=True):
+        return Outcome("failed", changed)
     if before.get("status") in run_status.FINISHED:
         return Outcome(before["status"], str(before.get("error") or ""))
     try:
@@ -188,8 +190,9 @@ def _told(error: BaseException) -> str:
 
 
 def evaluate(job: Job, deadline: Deadline) -> Outcome:
-    """Runs the evaluations that are not there; one that fails is recorded, and the others go on."""
-    left = [name for name in job.evals if not (job.workdir / "eval" / f"{name}.json").exists()]
+    """Runs the evaluations without a result of the run as it stands; one that fails is recorded, others go on."""
+    here = provenance.directory(job.workdir)
+    left = [name for name in job.evals if provenance.problem(job.workdir, name, here)]
     for name in left:
         record_eval_error(job.workdir, name, None)  # of an earlier attempt
     for name in left:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict
 
-from configs import fields, validate
+from configs import fields, provenance, validate
 from configs.documents import ordinary
 from configs.errors import nearest
 from configs.rules import tasks
@@ -176,6 +176,8 @@ def read(directory: Path, selection: Selection, arm: str) -> Choice | None:
         folder = directory / "runs" / key
         if _object(folder / "run.json").get("status") == "diverged":
             return math.inf
+        if provenance.problem(folder, MEASURED):
+            return None
         value = _object(folder / "eval" / f"{MEASURED}.json").get("loss")
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 

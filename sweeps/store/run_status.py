@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from configs import provenance
 from configs.documents import ordinary
 from training.runtime import process as processes
 
@@ -33,7 +34,8 @@ class Standing:
         tokens_per_second: of training, the newest.
         seconds_left: of training; None where it cannot be told.
         seconds: spent so far (run.json's wall time in total).
-        missing: evaluations asked for that have neither a result nor an error.
+        missing: evaluations asked for that have neither a result of the run as it stands nor an error.
+        stale: of these, results that are of something else, and of what.
         eval_errors: evaluations that failed, with their error.
     """
 
@@ -49,6 +51,7 @@ class Standing:
     seconds_left: float | None = None
     seconds: float | None = None
     missing: tuple[str, ...] = ()
+    stale: Mapping[str, str] = field(default_factory=dict)
     eval_errors: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -83,13 +86,17 @@ def read(workdir: Path, evals: Sequence[str] = (), total_steps: int | None = Non
     status, note = _status(run, workdir)
     lines = last_lines(workdir / "metrics.jsonl")
     latest = {**_numbers(run), **(lines[-1] if lines and status != "done" else {})}
-    errors = {name: str(text) for name, text in run["eval_errors"].items() if not _evaluated(workdir, name)}
-    missing = tuple(name for name in evals if name not in errors and not _evaluated(workdir, name))
+    problems = _problems(workdir, [*evals, *run["eval_errors"]])
+    errors = {name: str(text) for name, text in run["eval_errors"].items() if problems[name]}
+    missing = tuple(name for name in evals if name not in errors and problems[name])
+    stale = {name: problems[name] for name in missing if (workdir / "eval" / f"{name}.json").is_file()}
+    if status in ("done", "preempted") and (changed := provenance.parent_problem(workdir, siblings_only=True)):
+        status, note = "failed", changed
     total, about = _total(run, latest)
     return Standing(
         status=status,
-        note=note or (_evaluations(missing, errors) if status == "done" else ""),
-        error=str(run.get("error") or (note if status == "failed" else "")),
+        note=note or (_evaluations(missing, stale, errors) if status == "done" else ""),
+        error=(note if status == "failed" else "") or str(run.get("error") or ""),
         step=_step(latest),
         total=total,
         about=about,
@@ -99,6 +106,7 @@ def read(workdir: Path, evals: Sequence[str] = (), total_steps: int | None = Non
         seconds_left=_seconds_left(run, lines) if status == "running" else None,
         seconds=_number(run["wall_time"].get("total")),
         missing=missing,
+        stale=stale,
         eval_errors=errors,
     )
 
@@ -112,14 +120,18 @@ def _status(run: Mapping[str, Any], workdir: Path) -> tuple[str, str]:
     return status, ""
 
 
-def _evaluated(workdir: Path, name: str) -> bool:
-    return (workdir / "eval" / f"{name}.json").is_file()
+def _problems(workdir: Path, evals: Sequence[str]) -> dict[str, str]:
+    """Returns for each evaluation why it has no result of the run as it stands; empty where it has."""
+    there = [name for name in evals if (workdir / "eval" / f"{name}.json").is_file()]
+    now = provenance.directory(workdir) if there else {}
+    return {name: provenance.problem(workdir, name, now) for name in evals}
 
 
-def _evaluations(missing: Sequence[str], errors: Mapping[str, str]) -> str:
+def _evaluations(missing: Sequence[str], stale: Mapping[str, str], errors: Mapping[str, str]) -> str:
     parts = []
-    if missing:
-        parts.append(f"not yet evaluated: {', '.join(missing)}")
+    if never := [name for name in missing if name not in stale]:
+        parts.append(f"not yet evaluated: {', '.join(never)}")
+    parts += [f"to be evaluated again: {text}" for text in stale.values()]
     parts += [f"evaluation {name} failed: {_last_line(text)}" for name, text in errors.items()]
     return "; ".join(parts)
 

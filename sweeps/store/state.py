@@ -5,6 +5,7 @@ Everything a launcher must remember is in these files, so that any launcher can 
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -18,7 +19,7 @@ from typing import Any
 import psutil
 from ml_collections import ConfigDict
 
-from configs import fields, redaction
+from configs import fields, provenance, redaction
 from configs.documents import ordinary
 from configs.errors import ConfigError, UserError
 from sweeps.spec import chains, looks, names, select
@@ -105,10 +106,10 @@ def run_lock(directory: Path, arm: str, seed: int) -> Path:
 
 @dataclass(frozen=True)
 class Change:
-    """What taking up a sweep changed: arms that are new, and arms that are no longer in the file (their runs stay)."""
+    """What taking up a sweep changed: arms that are new, and arms or seeds no longer in the file (their runs stay)."""
 
     added: tuple[str, ...]
-    dropped: tuple[str, ...]
+    dropped: tuple[str, ...]  # arms; of an arm that stays, `ARM (seed 2, 3)`
 
 
 def take_up(directory: Path, sweep: Sweep, now: str) -> Change:
@@ -136,7 +137,7 @@ def take_up(directory: Path, sweep: Sweep, now: str) -> Change:
     after = [arm.name for study in sweep.studies for arm in study.arms]
     return Change(
         added=tuple(name for name in after if name not in before) if earlier else (),
-        dropped=tuple(name for name in before if name not in after),
+        dropped=(*(name for name in before if name not in after), *_seeds_dropped(earlier, sweep)),
     )
 
 
@@ -173,6 +174,50 @@ def continued(directory: Path, sweep: Sweep) -> Sweep:
         ]
         measured[study["name"]] = {seed for seed, path in paths if (path / "eval" / "loss.json").is_file()}
     return looks.looked(looks.resumed(sweep, recorded), recorded, measured)
+
+
+def _seeds_dropped(earlier: Mapping[str, Any], sweep: Sweep) -> Iterator[str]:
+    """Yields `ARM (seed 2, 3)` for every arm that stays, of whose seeds sweep.json had more than the file has now."""
+    now = {arm.name: study.seeds for study in sweep.studies for arm in study.arms}
+    for study in earlier.get("studies", []):
+        for name in (arm["name"] for arm in study["arms"] if arm["name"] in now):
+            gone = [str(seed) for seed in study["seeds"] if seed not in now[name]]
+            if gone:
+                yield f"{name} (seed {', '.join(gone)})"
+
+
+class Written:
+    """sweep.json as this launcher wrote it, to notice when somebody replaces it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "sweep.json"
+        self.take()
+
+    def take(self) -> None:
+        """Takes the file as it is now for this launcher's own."""
+        self.seen, self.content = self._about(), self._hash()
+
+    def replaced(self) -> bool:
+        """Tells whether the file has another content now, or is gone."""
+        if (about := self._about()) == self.seen:
+            return False
+        if self._hash() != self.content:
+            return True
+        self.seen = about
+        return False
+
+    def _about(self) -> tuple[int, int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _hash(self) -> str:
+        try:
+            return hashlib.sha256(ordinary(self.path).read_bytes()).hexdigest()
+        except OSError:
+            return ""
 
 
 def record(directory: Path, sweep: Sweep, now: str) -> None:
@@ -283,12 +328,31 @@ def contradictions(directory: Path, runs: list[Run]) -> list[str]:
         if run.select is not None and select.read(directory, run.select, run.arm) is None:
             changed = [phrase for phrase in changed if not phrase.startswith(f"{run.select.field} was ")]
         if changed:
-            found.setdefault((run.arm, "; ".join(changed)), []).append(run.seed)
+            told = f"on disk with another config: {'; '.join(changed)}"
+            found.setdefault((run.arm, told), []).append(run.seed)
+    for run, line in _changed_parents(directory, runs):
+        found.setdefault((run.arm, line), []).append(run.seed)
     return [
-        f"runs/{arm} (seed {', '.join(map(str, seeds))}): on disk with another config: {changed}. Give the arm another "
-        "name, use another --out, or remove these runs"
+        f"runs/{arm} (seed {', '.join(map(str, seeds))}): {changed}. Give the arm another name, use another --out, or "
+        "remove these runs"
         for (arm, changed), seeds in found.items()
     ]
+
+
+def _changed_parents(directory: Path, runs: list[Run]) -> Iterator[tuple[Run, str]]:
+    """Yields each run on disk that started from another run than the sweep now asks for, or than lies there now."""
+    started = [run for run in runs if run.config.init_from]
+    names = {chains.key(run.config) for run in started}
+    parents = [run for run in runs if run.key in names]
+    wanted = {
+        run.key: fields.to_dict(select.decided(directory, run))
+        for run in parents
+        if run.select is None or select.read(directory, run.select, run.arm) is not None
+    }
+    for run in started:
+        workdir = run_dir(directory, run.arm, run.seed)
+        if (workdir / "run.json").exists() and (changed := provenance.parent_problem(workdir, wanted=wanted)):
+            yield run, changed
 
 
 def differences(on_disk: Any, wanted: ConfigDict) -> list[str]:

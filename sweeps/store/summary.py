@@ -18,14 +18,19 @@ class Summary:
     report_error: str = ""
     stopped_by: int | None = None
     cancelled: bool = False
-    not_begun: int = 0  # runs that --on-failure=stop kept from beginning
+    not_begun: int = 0  # runs that --on-failure=stop, or a replaced sweep.json, kept from beginning
+    replaced: bool = False  # somebody replaced sweep.json meanwhile
 
     @property
     def code(self) -> int:
         """The exit code: 0; 1 where a run, an evaluation or the report failed; 128 + the signal that stopped it."""
         if self.stopped_by is not None:
             return 128 + self.stopped_by
-        return 1 if self.failed or self.eval_errors or self.missing or self.busy or self.report_error else 0
+        return (
+            1
+            if self.failed or self.eval_errors or self.missing or self.busy or self.report_error or self.replaced
+            else 0
+        )
 
 
 def tell(summary: Summary, directory: Path) -> None:
@@ -43,7 +48,10 @@ def tell(summary: Summary, directory: Path) -> None:
     for key, error in summary.busy.items():
         _say(f"left alone: {key}: {error}")
     if summary.not_begun:
-        _say(f"{summary.not_begun} run{'s were' if summary.not_begun > 1 else ' was'} not begun (--on-failure=stop)")
+        why = "sweep.json was replaced" if summary.replaced else "--on-failure=stop"
+        _say(f"{summary.not_begun} run{'s were' if summary.not_begun > 1 else ' was'} not begun ({why})")
+    if summary.replaced:
+        _say(f"{directory / 'sweep.json'} was replaced during this launch; the report is not built")
     if summary.stopped_by is not None:
         _say(f"{'cancelled' if summary.cancelled else 'stopped'}; the same command goes on with {directory}")
 

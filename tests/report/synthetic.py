@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from configs import provenance
+
 SCALING_LOSS = {"trained": 0.24, "linear": 0.36, "ntk": 0.13, "yarn": 0.11}  # nats for each doubling of the length
 SCALING_SHARE = {"trained": 0.10, "linear": 0.28, "ntk": 0.03, "yarn": 0.001}  # share lost for each doubling
 
@@ -250,8 +252,19 @@ def write_run(
     rows = metrics(1.7) if lines is None else lines
     (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name, content in (evals or {}).items():
+        step = content.get("step", json.loads((directory / "run.json").read_text()).get("step"))
+        of = provenance.of_result(directory, name, configuration or config(), content, step)
+        content = {"of": of, **content}
         (directory / "eval" / f"{name}.json").write_text(json.dumps(content))
     return directory
+
+
+def name_again(workdir: Path) -> None:
+    """Has a run's results say that they are of the run as it stands now, as if evaluated again."""
+    for path in (workdir / "eval").glob("*.json"):
+        content = json.loads(path.read_text())
+        now = provenance.directory(workdir)
+        path.write_text(json.dumps(content | {"of": {**content.get("of", {}), **now}}))
 
 
 def study_json(name: str, arms: dict[str, dict[str, Any]], seeds: list[int], **changes: Any) -> dict[str, Any]:

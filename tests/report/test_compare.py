@@ -60,6 +60,7 @@ def test_other_data_in_the_other_sweep_are_not_compared(sweeps) -> None:
         info = json.loads(path.read_text())
         info["data"]["fingerprint"] = "e" * 64
         path.write_text(json.dumps(info))
+        synthetic.name_again(path.parent)
     said = {one.text.split(" ")[0] + one.verdict for one in words.arms(combined(list(sweeps)).studies[0])}
     assert "h8not comparable" in said and "h4resolved" in said
 

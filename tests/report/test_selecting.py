@@ -40,6 +40,7 @@ def write(directory: Path, edge: bool = True) -> Path:
         for seed in range(3):
             config = synthetic.config(seed=seed) | {"optimizer": {"learning_rate": CHOSEN[arm][0]}}
             (directory / "runs" / arm / f"seed{seed}" / "config.json").write_text(json.dumps(config))
+            synthetic.name_again(directory / "runs" / arm / f"seed{seed}")
     choices = {
         arm: {"value": value, "edge": side if edge else "", "losses": []} for arm, (value, side) in CHOSEN.items()
     }
@@ -94,6 +95,7 @@ def test_runs_that_were_not_trained_with_what_was_chosen_are_named(tmp_path: Pat
     directory = write(tmp_path, edge=False)
     path = directory / "runs/h4/seed1/config.json"
     path.write_text(path.read_text().replace("0.1", "0.01"))
+    synthetic.name_again(path.parent)
     (study,) = read(directory).studies
     (mark,) = marks(study)["h4"]
     assert mark.words == "runs of h4 trained with optimizer.learning_rate 0.01, not the 0.1 chosen"

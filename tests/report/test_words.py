@@ -25,6 +25,7 @@ def said(directory: Path) -> dict[str, str]:
 def change(directory: Path, run: str, **changes: Any) -> None:
     path = directory / "runs" / run / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    synthetic.name_again(path.parent)
 
 
 def test_a_resolved_difference_is_said_with_its_interval(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import data as data_room
-from configs import environment, fields, validate
+from configs import environment, fields, provenance, validate
 from configs.errors import ConfigError, UserError
 from configs.rules import tasks
 from data import pipeline
@@ -133,6 +133,8 @@ class _Training:
             told = ", ".join(f"{name} is {here[name]!r} there and {wanted[name]!r} here" for name in other[:5])
             raise UserError(f"{self.workdir}: holds a run of another config ({told}); choose another --workdir")
         self.before = records.read(self.workdir / "run.json")
+        if parent := provenance.parent_problem(self.workdir):
+            raise UserError(f"{self.workdir}: {parent}; train it anew in another --workdir")
         if self.before.get("status") == "done":
             return self.before
         if "jax_settings" in self.before and saved(self.workdir):
@@ -172,7 +174,7 @@ class _Training:
             raise UserError(f"{self.workdir}: was trained on other data (fingerprint {known} there)")
         self.record = records.Record(self.workdir, records.describe(config, fingerprint, self.mesh), writes=self.main)
         if self.before:
-            for name in ("started", "incidents"):
+            for name in ("started", "incidents", *(("identity",) if saved(self.workdir) else ())):
                 self.record.values[name] = self.before.get(name, self.record.values[name])
         if self.main:
             write_json(self.workdir / "config.json", fields.to_dict(config))
@@ -230,6 +232,7 @@ class _Training:
             return meshes.spread(self.rules, params)
         for line in inherit.told(self.config):
             self.console.say(line)
+        self.record.update(identity=inherit.identity(self.config))
         return inherit.parameters(self.config, shapes)
 
     def _branch(self, at: int, shapes: train_step.Abstract) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import fields
+from configs import fields, provenance
 from configs.errors import ConfigError
 from configs.rules.positions import kinds_of
 from training.run_directory import run as runs
@@ -37,6 +37,8 @@ def check(config: ConfigDict, tokenizer: Any) -> None:
     if not saved(source):
         raise ConfigError(f"init_from = {source!r}: holds no checkpoint")
     there = runs.load_config(source)
+    if line := provenance.changed(source) or provenance.parent_problem(source):
+        raise ConfigError(f"init_from = {source!r}: {line}")
     theirs = runs.load_tokenizer(source)
     if theirs is not None and tokenizer is not None and theirs.describe() != tokenizer.describe():
         raise ConfigError(
@@ -104,6 +106,12 @@ def parameters(config: ConfigDict, shapes: train_step.Abstract) -> Any:
         return checkpoints.restore_params(at, shapes.params)
     finally:
         checkpoints.close()
+
+
+def identity(config: ConfigDict) -> dict[str, Any]:
+    """Returns run.json's `identity` of a run that starts from `config.init_from` as that is now."""
+    parents = provenance.parents_of(Path(config.init_from).absolute(), newest(config.init_from))
+    return provenance.identity(fields.to_dict(config), parents)
 
 
 def told(config: ConfigDict) -> Iterator[str]:

@@ -16,7 +16,7 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from configs import redaction
+from configs import fields, provenance, redaction
 from configs.errors import UserError
 from models import counting, kernels
 from models.platform import current
@@ -82,6 +82,7 @@ def describe(config: ConfigDict, data: dict[str, Any], mesh: Mesh | None = None)
         "budget": config.budget.to_dict(),
         "seed": config.seed,
         "init_from": config.init_from,
+        "identity": provenance.identity(fields.to_dict(config), None if config.init_from else []),
         "git_commit": commit,
         "git_dirty": dirty,
         "versions": versions(),

@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from configs import fields
+from configs import fields, provenance
 from configs.errors import UserError
 from configs.rules import tasks
 from data import corpora, tokenizers
@@ -17,6 +17,9 @@ from training.run_directory.checkpoint import Checkpoints, newest
 from training.run_directory.files import read_json
 from training.step import mesh as meshes
 from training.step import train_step as steps
+
+# Of run.json's `data`, what tells one text from another: files, documents with their names, what trains and validates.
+TEXT = {"sha256": "sha256", "documents_sha256": "documents and their split", "split": "split"}
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,13 @@ def load(workdir: str | Path, step: int | None = None) -> Run:
     """Restores a run directory: the newest checkpoint, or the one of `step`.
 
     Raises:
-        UserError: no run directory, no (such) checkpoint, or a config that does not fit the schema.
+        UserError: no run directory, no (such) checkpoint, or a config that does not fit the schema or is not the one
+            that the run was trained with.
     """
     workdir = Path(workdir)
     config = load_config(workdir)
+    if line := provenance.changed(workdir):
+        raise UserError(f"{workdir}: {line}")
     step = newest(workdir, step)
     shapes = steps.abstract(config)
     checkpoints = Checkpoints(workdir, read_only=True)
@@ -124,13 +130,15 @@ def open_text(run: Run) -> Any:
     path = run.workdir / "run.json"
     values = read_json(path) if path.exists() else {}
     trained = values.get("data") if isinstance(values, dict) else None
-    known = trained.get("sha256") if isinstance(trained, dict) else None
-    now = corpus.fingerprint.get("sha256")
-    if None not in (known, now) and known != now:
-        raise UserError(
-            f"{run.workdir}: was trained on other data; what its config.json names has changed since "
-            f"(sha256 {str(known)[:12]} in run.json, {now[:12]} now)"
-        )
+    for name, short in TEXT.items():
+        known = trained.get(name) if isinstance(trained, dict) else None
+        now = corpus.fingerprint.get(name)
+        if None not in (known, now) and known != now:
+            shown = (str(known)[:12], str(now)[:12]) if name != "split" else (known, now)
+            raise UserError(
+                f"{run.workdir}: was trained on other data; what its config.json names has changed since "
+                f"({short} {shown[0]} in run.json, {shown[1]} now)"
+            )
     return corpus
 
 
