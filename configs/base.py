@@ -161,8 +161,9 @@ _MODEL = group(
                       choice("auto", "yes", "no")),
     loss_block=unset(int, "tokens of each row whose logits exist at once in training; 0: all; unset: all on the CPU "
                      "and up to 256 MiB of them, else as many as take 256 MiB", _NOT_NEGATIVE),
-    remat=field("none", "none, or block: each layer's activations are computed again in the backward pass",
-                choice("none", "block")),
+    remat=field("none", "what a layer's backward pass computes again: none, attention (all but attention's output), "
+                "projections (all but what comes out of weight matrices), or block (all)",
+                choice("none", "block", "attention", "projections")),
     attention=_ATTENTION,
     position=_POSITION,
 )  # fmt: skip

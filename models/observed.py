@@ -102,6 +102,6 @@ def observe(
         return call
 
     # A scan or a recomputed layer would keep what was seen for itself.
-    model.scan = model.remat = False
+    model.scan, model.remat = False, "none"
     layers = [watched(index, block) for index, block in enumerate(model.layers())]
     return model.hidden(tokens_BT, positions_BT, segments_BT, layers=layers), found

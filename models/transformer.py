@@ -27,6 +27,7 @@ from models import axes, pattern, positions
 from models.attention import Attention, Rows
 from models.declared.model import parameters
 from models.declared.parameter import Parameters, under
+from models.kernels.block import SAVED
 from models.kv_cache import Entry, KVCache, Layout
 from models.latent import LatentAttention
 from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, hidden_share, matmul, soft_cap
@@ -96,7 +97,7 @@ class Transformer(nnx.Module):
         initial = Initializer.of(config, rngs)
         self.dtype = compute_dtype(config)
         self.rate = config.dropout
-        self.remat = config.remat == "block"
+        self.remat = config.remat
         self.logit_soft_cap = config.logit_soft_cap
         self.logit_scale = hidden_share(config)
         self.plans = pattern.plans(config)
@@ -254,8 +255,8 @@ class Transformer(nnx.Module):
             call = self._block(index, last_only and index == len(self.plans) - 1)
             entry = None if rows.placement is None else rows.placement.cache.entries[index]
             layer_keys = None if keys is None else keys[index]
-            if self.remat and entry is None:
-                x = _rematerialised(call, block, x, rows, layer_keys)
+            if self.remat != "none" and entry is None:
+                x = _rematerialised(self.remat, call, block, x, rows, layer_keys)
             else:
                 x, entry = call(block, x, rows, entry, layer_keys)
             if entry is not None:
@@ -275,8 +276,8 @@ class Transformer(nnx.Module):
                 block = nnx.merge(graph, jax.tree.map(lambda leaf, index=index: leaf[index], states))
                 layer_keys = None if group_keys is None else group_keys[index]
                 call = self._block(index, groups=number)
-                if self.remat:
-                    x = _rematerialised(call, block, x, rows, layer_keys)
+                if self.remat != "none":
+                    x = _rematerialised(self.remat, call, block, x, rows, layer_keys)
                 else:
                     x = call(block, x, rows, None, layer_keys)[0]
             return x, None
@@ -335,12 +336,26 @@ class Transformer(nnx.Module):
         return jax.lax.cond(serves, step, anew)
 
 
-def _rematerialised(call: Any, block: Block, x: Array, rows: Rows, keys: Array | None) -> Array:
-    """Runs a block keeping nothing but its input for the backward pass."""
+def _saved_attention(primitive: Any, *args: Any, **params: Any) -> Any:
+    """A policy that keeps attention's output and its softmax statistics, whatever core they come from."""
+    fused = primitive.name == "pallas_call" or primitive.name.startswith("dot_product_attention_fwd")
+    return fused or _NAMED(primitive, *args, **params)
+
+
+_NAMED = jax.checkpoint_policies.save_only_these_names(SAVED)
+# What each choice of model.remat keeps of a layer beside its input; all else is computed again.
+POLICIES: dict[str, Any] = {
+    "block": jax.checkpoint_policies.nothing_saveable,
+    "attention": _saved_attention,
+    "projections": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+def _rematerialised(remat: str, call: Any, block: Block, x: Array, rows: Rows, keys: Array | None) -> Array:
+    """Runs a block keeping its input and what the policy of `remat` names for the backward pass."""
     graph, state = nnx.split(block)
 
-    @jax.checkpoint
     def run(state: Any, x: Array, keys: Array | None) -> Array:
         return call(nnx.merge(graph, state), x, rows, None, keys)[0]
 
-    return run(state, x, keys)
+    return jax.checkpoint(run, policy=POLICIES[remat])(state, x, keys)

@@ -62,7 +62,7 @@ def _block(pick: Callable[..., Any]) -> Changes:
         "model.tie_embeddings": pick(True, False),
         "model.logit_soft_cap": pick(None, 5.0),
         "model.scan_layers": pick("auto", "yes"),
-        "model.remat": pick("none", "block"),
+        "model.remat": pick("none", "block", "attention", "projections"),
         "data.packing": pick("contiguous", "segments"),
     }
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from configs import fields
 from eval.equivalence import programs
 from eval.equivalence.programs import Batch
 from eval.equivalence.rows import Outcome, Row, compared, named
@@ -64,10 +65,11 @@ def scan(setting: Setting, batch: Batch, wanted: Outcome) -> Iterator[Row]:
 def remat(setting: Setting, batch: Batch, wanted: Outcome) -> Iterator[Row]:
     """Activations computed again in the backward pass, or not."""
     own = setting.model.remat
-    way = "none" if own == "block" else "block"
-    other = programs.compiled(setting, setting.having(remat=way))
-    row = Row(f"remat {way}", f"remat {own}", "output", setting.dtype)
-    yield from compared(row, programs.outcome(setting, other, batch), wanted)
+    for way in fields.choices("model.remat"):
+        if way != own:
+            other = programs.compiled(setting, setting.having(remat=way))
+            row = Row(f"remat {way}", f"remat {own}", "output", setting.dtype)
+            yield from compared(row, programs.outcome(setting, other, batch), wanted)
 
 
 def relaid(pure: dict[str, Any], qkv: str, widths: list[int]) -> dict[str, Any]:

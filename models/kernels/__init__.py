@@ -5,9 +5,11 @@ from typing import Any
 
 import jax
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
 from models import axes
 from models.kernels import pallas
+from models.kernels.block import SAVED
 from models.kernels.blocked import blocked
 from models.kernels.choice import KERNELS, choose, kernel_for
 from models.kernels.cudnn import cudnn
@@ -119,8 +121,10 @@ def attend(
     with jax.named_scope(f"attention_{name}"):
         # What reads the scores runs in plain array operations, which XLA divides by itself.
         if axes.divided() and scores is None:
-            return divided(CORES[name], q_BTHK, k_BSGK, v_BSGV, masking, **settings)
-        return CORES[name](q_BTHK, k_BSGK, v_BSGV, masking, **settings)
+            out = divided(CORES[name], q_BTHK, k_BSGK, v_BSGV, masking, **settings)
+        else:
+            out = CORES[name](q_BTHK, k_BSGK, v_BSGV, masking, **settings)
+        return checkpoint_name(out, SAVED)
 
 
 def maps(

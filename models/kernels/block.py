@@ -15,6 +15,7 @@ from jax import Array, lax
 from models.kernels.bias_blocks import BiasBlocks, Constants, Form
 from models.kernels.masks import Masking, visible
 
+SAVED = "attention_saved"  # names what model.remat = attention keeps: the output, and the softmax statistics
 MOST_UNROLLED = 4  # blocks of queries, and of keys
 
 Index = Any  # a row's number: an int, or an int32 scalar inside a loop

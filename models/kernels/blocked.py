@@ -10,10 +10,11 @@ from typing import Any
 
 import jax
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
 from models.kernels import passes
 from models.kernels.bias_blocks import BiasBlocks, Constants
-from models.kernels.block import Job, Places, gather_places
+from models.kernels.block import SAVED, Job, Places, gather_places
 from models.kernels.masks import Masking
 from models.positions.scheme import BiasFunction
 
@@ -78,7 +79,8 @@ def _with_derivative(job: Job) -> Callable[[Array, Array, Array, Array | None, P
         return passes.forward(job, q, k, v, sinks, places, constants)[0]
 
     def forward(q: Array, k: Array, v: Array, sinks: Any, places: Places, constants: Constants) -> tuple[Array, tuple]:
-        out, logsumexp = passes.forward(job, q, k, v, sinks, places, constants)
+        found = passes.forward(job, q, k, v, sinks, places, constants)
+        out, logsumexp = (checkpoint_name(x, SAVED) for x in found)
         return out, (q, k, v, sinks, places, constants, out, logsumexp)
 
     def backward(saved: tuple, d_out: Array) -> tuple:

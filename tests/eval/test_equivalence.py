@@ -30,6 +30,8 @@ TINY = {
     "eval.equivalence.length": 16,
 }
 
+POLICIES = ("remat block", "remat attention", "remat projections")
+
 
 def config_of(**changes: Any) -> ConfigDict:
     config = base.get_config()
@@ -70,7 +72,7 @@ def test_holds_on_sound_code_and_says_what_it_did(monkeypatch: pytest.MonkeyPatc
     found = equivalence.check(config_of(), Silent())
     assert found["passed"] and not any(row["exceeded"] for row in found["rows"])
     told = {(row["what"], row["part"]) for row in found["rows"] if row["reason"] is None}
-    both = ("core blocked", "fused QKV", "scanned layers", "remat block", "packed documents")
+    both = ("core blocked", "fused QKV", "scanned layers", *POLICIES, "packed documents")
     assert told == {
         *((what, part) for what in (*both, "left padding") for part in ("output", "gradient")),
         *((what, "output") for what in ("decoding", "left-padded decoding")),
@@ -168,11 +170,11 @@ def test_a_faulty_rematerialisation_is_red(tried: setting.Setting, plain: Any, m
     """Right output, but nothing flows back through the residual stream."""
     right = transformer._rematerialised
 
-    def wrong(call: Any, block: Any, x: Any, *rest: Any) -> Any:
-        return right(call, block, jax.lax.stop_gradient(x), *rest)
+    def wrong(remat: str, call: Any, block: Any, x: Any, *rest: Any) -> Any:
+        return right(remat, call, block, jax.lax.stop_gradient(x), *rest)
 
     monkeypatch.setattr(transformer, "_rematerialised", wrong)
-    assert red(layouts.remat(tried, *plain)) == {("remat block", "gradient")}
+    assert red(layouts.remat(tried, *plain)) == {(policy, "gradient") for policy in POLICIES}
 
 
 def test_documents_that_see_one_another_and_padding_that_is_seen_are_red(

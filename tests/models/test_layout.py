@@ -101,7 +101,7 @@ PATTERNS = dict(num_layers=4, position__pattern=("rope", "none"), attention__win
 
 
 @pytest.mark.parametrize("changes", [dict(num_layers=3), PATTERNS, dict(PATTERNS, num_layers=3)], ids=str)
-@pytest.mark.parametrize("remat", ["none", "block"])
+@pytest.mark.parametrize("remat", ["none", "block", "attention", "projections"])
 def test_scanned_and_rematerialised_equal_unrolled(changes: dict[str, Any], remat: str) -> None:
     plain, gradient = loss_and_gradient(build(tiny(scan_layers="no", **changes)))
     other, other_gradient = loss_and_gradient(build(tiny(scan_layers="yes", remat=remat, **changes)))
@@ -244,3 +244,29 @@ def test_rows_and_tokens_are_one_axis_of_a_product_on_the_cpu_alone_and_not_wher
         assert reshaped()
     with axes.following(axes.Rules(mesh, (("batch", ("data",)), ("length", ("context",))))):
         assert not reshaped()
+
+
+def test_what_accelerators_compute_again_changes_no_number() -> None:
+    """Off the CPU, norms and gated activations keep their inputs alone; output and gradient are equal."""
+    model = build(tiny(dtype="float32", attention__kernel="reference", scan_layers="no"))
+    loss, gradient = loss_and_gradient(model)
+    with compiling_for("gpu"):
+        other, other_gradient = loss_and_gradient(model)
+    np.testing.assert_allclose(other, loss, rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), other_gradient, gradient)
+
+
+@pytest.mark.parametrize("kernel", ["blocked", "reference"])
+def test_remat_policies_keep_ever_less(kernel: str) -> None:
+    """Bytes that differentiation keeps: all, without what follows from matmuls, without these, the input alone."""
+    sizes = {}
+    for remat in ("none", "projections", "attention", "block"):
+        model = build(tiny(attention__kernel=kernel, remat=remat, num_layers=2))
+        graph, state = nnx.split(model)
+
+        def backward(state: Any, graph: Any = graph) -> Any:
+            return jax.vjp(lambda state: nnx.merge(graph, state)(tokens(2, 64)).sum(), state)[1]
+
+        kept = jax.eval_shape(backward, state)
+        sizes[remat] = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
+    assert sizes["none"] > sizes["projections"] > sizes["attention"] > sizes["block"]
