@@ -95,7 +95,7 @@ def test_auto_takes_blocks_where_logits_are_large_and_never_on_the_cpu(monkeypat
     config = config_of(**{"model.vocab_size": 50304}).model
     assert loss.block_of(config, 8, 2048) == 0
     monkeypatch.setattr(loss, "current", lambda: "gpu")
-    assert loss.block_of(config, 8, 2048) == 64
+    assert loss.block_of(config, 8, 2048) == 128
     assert loss.block_of(config, 1, 64) == 0
     config.loss_block = 0
     assert loss.block_of(config, 8, 2048) == 0

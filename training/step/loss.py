@@ -13,7 +13,7 @@ from models import axes
 from models.platform import current
 
 # Bytes of float32 logits: up to which all are made at once, and what those of a block may take; least tokens of a row.
-WHOLE, PART, LEAST = 2**28, 2**27, 16
+WHOLE, PART, LEAST = 2**28, 2**28, 16
 
 
 def token_losses(logits_BTV: Array, targets_BT: Array) -> Array:
