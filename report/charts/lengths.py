@@ -23,6 +23,7 @@ from report.charts.figures import (
 )
 from report.charts.figures import panels as in_panels
 from report.charts.grid import PANELS, balanced
+from report.reading import distance
 from report.reading.directories import Arm, Run, Study, dig, number, objects, text
 from report.reading.frames import positions_of
 from report.reading.measures import (
@@ -48,6 +49,10 @@ def loss_by_length(study: Study) -> Figure | None:
     """Returns the loss against length under each arm's own setting."""
     rows = _rows(study, loss_points, mean_loss, [TRAINED])
     caption = f"Each arm as it was trained, dots: means over seeds; {LOSS_INTERVAL}."
+    if local := _baseline(study, distance.loss_controls, mean_loss):
+        rows += local
+        caption += " Local baseline: the same models with attention windows of the training length, mean over arms, "
+        caption += "from the least to the most; only what lies below it comes from farther back."
     return _by_arm(study, rows, "loss-by-length", "Loss against length", _loss_label(study), caption)
 
 
@@ -139,8 +144,26 @@ def _longest(run: Run) -> dict[str, Any]:
 def retrieval_by_length(study: Study) -> Figure | None:
     """Returns retrieval accuracy against length under each arm's own setting."""
     rows = _rows(study, retrieval_points, pooled, [TRAINED])
-    caption = f"Each arm as it was trained; {SHARE_INTERVAL}.{counted(study)}"
+    caption = f"Each arm as it was trained; {SHARE_INTERVAL}.{counted(study)}{distance.caption(study)}"
+    if any(distance.controls(arm) for arm in study.arms):
+        caption += " Its line: mean over arms, from the least to the most."
+    rows += _baseline(study, distance.controls, pooled)
     return _by_arm(study, rows, "retrieval-by-length", "Retrieval against length", "share right", caption, share=True)
+
+
+def _baseline(
+    study: Study, points_of: Callable[[Arm], list[Point]], estimate: Callable[[list[Point]], Estimate]
+) -> list[dict[str, Any]]:
+    """Returns a row for each length of the local baseline: the mean over arms, with the least and the most."""
+    found: dict[float, list[dict[str, Any]]] = {}
+    for row in _rows(study, points_of, estimate, [TRAINED]):
+        found.setdefault(row["multiple"], []).append(row)
+    rows = []
+    for same in found.values():
+        values = [row["value"] for row in same]
+        ends = {"value": sum(values) / len(values), "low": min(values), "high": max(values), "each": []}
+        rows.append(same[0] | ends | {"arm": distance.BASELINE, "n": sum(row["n"] for row in same)})
+    return rows
 
 
 def loss_by_scaling(study: Study) -> Figure | None:
@@ -154,7 +177,11 @@ def loss_by_scaling(study: Study) -> Figure | None:
 def retrieval_by_scaling(study: Study) -> Figure | None:
     """Returns retrieval accuracy against length, a panel an arm and a line a RoPE scaling."""
     rows = _rows(study, retrieval_points, pooled, None)
+    scaled = {row["arm"] for row in rows if row["scaling"] != TRAINED}
+    local = _rows(study, distance.controls, pooled, [TRAINED])
+    rows += [row | {"scaling": distance.BASELINE} for row in local if row["arm"] in scaled]
     caption = f"RoPE scalings applied at evaluation only, without any tuning; {SHARE_INTERVAL}."
+    caption += distance.caption(study)
     key, title = "retrieval-by-scaling", "Retrieval by RoPE scaling"
     return _by_scaling(study, rows, key, title, "share right", caption, share=True)
 
@@ -223,15 +250,21 @@ def _by_arm(
 ) -> Figure | None:
     if len({row["multiple"] for row in rows}) < 2:
         return None
-    names = [arm.name for arm in study.arms]
+    names = _named(study, rows)
     x, scale = _axes(_placed(study, rows), share)
     chart = sized(_lines("rows", names, "arm", x, scale, what, share))
     return Figure(key, title, caption, finish(chart, {"rows": rows}))
 
 
+def _named(study: Study, rows: list[dict[str, Any]]) -> list[str]:
+    """Returns the arms in their order, and behind them the local baseline where there is one."""
+    names = [arm.name for arm in study.arms]
+    return [*names, distance.BASELINE] if any(row["arm"] == distance.BASELINE for row in rows) else names
+
+
 def _placed(study: Study, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Adds to each row where its arm's mark stands, a little beside those of others, and its scaling in words."""
-    names = [arm.name for arm in study.arms]
+    names = _named(study, rows)
     for row in rows:
         row["place"] = row["multiple"] * dodge(names.index(row["arm"]), len(names))
         row["label"] = scaling_label([arm for arm in study.arms if arm.name == row["arm"]], row["scaling"])

@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from configs.errors import ConfigError
@@ -13,7 +13,7 @@ from report.claims.comparable import Mark, agreements, marks, matched, reference
 from report.claims.comparing import Comparison, comparisons
 from report.page import formats
 from report.page.formats import DASH, PLUS_MINUS, decimals, fixed, interval, percent
-from report.reading import target
+from report.reading import distance, target
 from report.reading.directories import Arm, Study, dig
 from report.reading.measures import (
     TRAINED,
@@ -116,7 +116,12 @@ def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]
     if _asked(study, "retrieval"):
         own = ", own scaling" if has_scalings(study) else ""
         columns += [
-            Column(f"retrieval {length:g}", f"retrieval @{length:g}", f"right{own}, 95%", source=RETRIEVAL)
+            Column(
+                f"retrieval {length:g}",
+                f"retrieval @{length:g}",
+                f"right{own}, 95%{_back(study, length)}",
+                source=RETRIEVAL,
+            )
             for length in lengths
         ] or [Column("retrieval", "retrieval", "right", source=RETRIEVAL)]
         if any(effective_lengths(arm)[0] for arm in study.arms):
@@ -136,6 +141,11 @@ def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]
         Column("seeds", "seeds", "done/ failed/ diverged", numeric=False),
     ]
     return columns
+
+
+def _back(study: Study, length: float) -> str:
+    told = distance.back(study.arms, length)
+    return f"; {told}" if told else ""
 
 
 def _asked(study: Study, name: str) -> bool:
@@ -170,7 +180,9 @@ def _cells(
         points = [p for p in retrieval_points(arm) if p.length == length and p.scaling == TRAINED]
         share = pooled(points)
         elsewhere = f"{arm.name}: retrieval not evaluated at {length:g} tokens"
-        cells[f"retrieval {length:g}"] = _share(share, elsewhere if retrieval_points(arm) else _why(arm, "retrieval"))
+        cell = _share(share, elsewhere if retrieval_points(arm) else _why(arm, "retrieval"))
+        beside = distance.shown(arm, length)
+        cells[f"retrieval {length:g}"] = replace(cell, sub=f"{cell.sub}; {beside}") if beside and points else cell
     return cells
 
 
@@ -344,6 +356,9 @@ def _raw(
         row[f"retrieval_{length:g}_high"] = share.high
         row[f"retrieval_{length:g}_examples"] = share.examples
         row[f"retrieval_{length:g}_interval_over"] = share.over
+        row[f"retrieval_{length:g}_local"] = pooled(p for p in distance.controls(arm) if p.length == length).mean
+        row[f"retrieval_{length:g}_distance"] = distance.copies([arm], length)[0]
+        row[f"retrieval_{length:g}_mark"] = distance.mark(arm, length)
     if math.isfinite(study.target):
         reached = target.of_arm(arm, study.target)
         row |= {

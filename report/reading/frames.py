@@ -9,7 +9,7 @@ import pandas as pd
 
 from report.reading import target
 from report.reading.directories import Arm, Run, Study, Sweep, dig, items, number, text
-from report.reading.measures import bounds, loss_points, retrieval_points, sliding_points
+from report.reading.measures import bounds, loss_control_points, loss_points, retrieval_points, sliding_points
 from report.reading.settings import config_of, settings
 
 _RESULTS = ["study", "arm", "seed", "measure", "unit", "length", "multiple", "scaling", "pairs", "depth", "position"]
@@ -132,6 +132,8 @@ def _points(arm: Arm) -> Iterator[dict[str, Any]]:
         ("loss_by_length", "nats/token", loss_points(arm)),
         ("sliding_loss_by_length", "nats/token", sliding_points(arm)),
         ("retrieval_by_length", "share", retrieval_points(arm, every=True)),
+        ("retrieval_control_by_length", "share", retrieval_points(arm, measure="control", every=True)),
+        ("loss_control_by_length", "nats/token", loss_control_points(arm)),
         ("exact_match_by_length", "share", retrieval_points(arm, measure="exact_match", every=True)),
         ("answers_found_by_length", "share", retrieval_points(arm, measure="answers_found", every=True)),
         ("retrieval_by_depth", "share", retrieval_points(arm, cells=True, every=True)),

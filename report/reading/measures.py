@@ -188,6 +188,17 @@ def sliding_points(arm: Arm) -> list[Point]:
     return [point for point in points if math.isfinite(point.value) and point.multiple > 0]
 
 
+def loss_control_points(arm: Arm) -> list[Point]:
+    """Returns the losses beyond the training length with attention windows of the training length."""
+    points = []
+    for run in arm.done:
+        for raw in objects(run.evals.get("loss"), "by_length"):
+            found = mapping(raw.get("control"))
+            low, high = bounds(found.get("interval"))
+            points.append(_point(arm, run, raw, number(found.get("loss")), low, high))
+    return [point for point in points if math.isfinite(point.value) and point.multiple > 0]
+
+
 def effective_lengths(arm: Arm) -> tuple[list[tuple[float, bool]], str]:
     """Returns ([effective length, whether a longer one was asked and failed] of each finished run, the threshold).
 
@@ -209,7 +220,8 @@ def retrieval_points(arm: Arm, cells: bool = False, *, measure: str = "accuracy"
     """Returns shares by length, or by length and depth (`cells`), of the arm's finished runs.
 
     Args:
-        measure: accuracy (teacher-forced), exact_match or answers_found (both generated).
+        measure: accuracy (teacher-forced), exact_match or answers_found (both generated), or control (accuracy of the
+            local baseline, beyond the training length).
         every: for every number of pairs that was asked; without, the run's own (its file's `pairs`).
     """
     points = []

@@ -1,0 +1,97 @@
+"""How far back retrieval had to reach: nearest copies, the local baseline, and conditions that do not measure distance.
+
+Beyond the training length an evaluation also asks the run with its attention window set to the training length. What
+that local baseline answers was not retrieved from far. Results from before this was measured do not tell distance: in
+them key-value recall asked for every pair again and again along the row, so that each stood again nearby.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from report.reading.directories import Arm, Study, dig, items, mapping, number, objects, text
+from report.reading.measures import TRAINED, Point, loss_control_points, pooled, retrieval_points
+
+BASELINE = "local baseline"  # the evaluations' name for the control
+LOCAL = "does not measure distance"
+UNKNOWN = "distance not known"
+
+
+def controls(arm: Arm) -> list[Point]:
+    """Returns the local baseline's shares by length, under the arm's own setting."""
+    return [point for point in retrieval_points(arm, measure="control") if point.scaling == TRAINED]
+
+
+def loss_controls(arm: Arm) -> list[Point]:
+    """Returns the local baseline's losses by length, under the arm's own setting."""
+    return [point for point in loss_control_points(arm) if point.scaling == TRAINED]
+
+
+def _entries(arm: Arm, length: float | None = None, above: float = 1.0) -> Iterator[dict[str, Any]]:
+    """Yields the entries of retrieval under the arm's own setting, at one length or all above a multiple."""
+    for run in arm.done:
+        evaluated = run.evals.get("retrieval")
+        headline = number(dig(evaluated, "pairs"))
+        for raw in objects(evaluated, "by_length"):
+            pairs = number(raw.get("pairs"))
+            other = math.isfinite(headline) and math.isfinite(pairs) and pairs != headline
+            own = (text(raw.get("scaling")) or TRAINED) == TRAINED and not other
+            asked = math.isfinite(number(raw.get("accuracy"))) and number(raw.get("multiple")) > above
+            if own and asked and length in (None, number(raw.get("length"))):
+                yield raw
+
+
+def mark(arm: Arm, length: float) -> str:
+    """Returns LOCAL or UNKNOWN where what an arm retrieves at a length says nothing about distance, else "".
+
+    UNKNOWN: the evaluation is from before distances were measured, or was made without the local baseline.
+    """
+    told = [raw.get("measures_distance") for raw in _entries(arm, length)]
+    if any(value is False for value in told):
+        return LOCAL
+    return UNKNOWN if any(value is not True for value in told) else ""
+
+
+def copies(arms: Iterable[Arm], length: float) -> tuple[float, float, float]:
+    """Returns (median, lower, upper quartile) of the tokens back to nearest copies, medians over runs; nan if none."""
+    found = []
+    for raw in (raw for arm in arms for raw in _entries(arm, length, 0.0)):
+        if there := mapping(raw.get("distance")):
+            found.append((number(there.get("median")), *(number(value) for value in items(there, "quartiles"))))
+    if not found:
+        return math.nan, math.nan, math.nan
+    middle, low, high = (statistics.median(values) for values in zip(*found, strict=True))
+    return middle, low, high
+
+
+def back(arms: Iterable[Arm], length: float) -> str:
+    """Returns in words how far back the nearest copies lie at a length; "" where it is not known."""
+    middle, low, high = copies(arms, length)
+    return f"copy {middle:.0f} [{low:.0f}, {high:.0f}] tokens back" if math.isfinite(middle) else ""
+
+
+def shown(arm: Arm, length: float) -> str:
+    """Returns what stands beside an arm's share at a length: the local baseline's, and what the share does not tell."""
+    share = pooled(point for point in controls(arm) if point.length == length)
+    parts = [f"{BASELINE} {100 * share.mean:.1f}%"] if math.isfinite(share.mean) else []
+    return ", ".join([*parts, *filter(None, [mark(arm, length)])])
+
+
+def caption(study: Study) -> str:
+    """Returns sentences on the distances, the local baseline and the conditions that do not measure distance."""
+    beyond = {number(raw.get("length")) for arm in study.arms for raw in _entries(arm)}
+    said = ""
+    known = [(length, copies(study.arms, length)) for length in sorted(beyond)]
+    known = [(length, found) for length, found in known if math.isfinite(found[0])]
+    if known:
+        told = "; ".join(f"{length:g}: {one[0]:.0f} [{one[1]:.0f}, {one[2]:.0f}]" for length, one in known)
+        said += f" Tokens back to the nearest copy of what is asked, median and quartiles, by length: {told}."
+    if any(controls(arm) for arm in study.arms):
+        said += f" The {BASELINE} is the same models with their attention window set to the training length."
+    for word, what in ((LOCAL, "Does not measure distance"), (UNKNOWN, "Distance not known, so that it may be local")):
+        there = [f"{arm.name} at {n:g}" for arm in study.arms for n in sorted(beyond) if mark(arm, n) == word]
+        every = len(there) == sum(1 for arm in study.arms for n in beyond if any(_entries(arm, n)))
+        if there:
+            said += f" {what}: {'everything beyond the training length' if every else '; '.join(there)}."
+    return said
