@@ -14,6 +14,7 @@ from configs.errors import ConfigError
 from eval.equivalence.rows import distance, named
 from eval.equivalence.setting import acting
 from models import decode, initial, positions
+from models.declared import positions as positions_declared
 from models.pattern import plans
 from tests.switches import cases, oracle, written
 from training.step.loss import loss_sum
@@ -195,7 +196,7 @@ def _biased_far(model: ConfigDict, kind: str, scheme: positions.Scheme, subject:
     function, at = scheme.bias(), jnp.asarray(PLACES)[None]
     assert function is not None
     own = subject.exact["schemes"].get(kind, {}) if "schemes" in subject.exact else {}
-    own = {name: leaf[0] for name, leaf in own.items()} if kind in oracle.LAYERED else own
+    own = {name: leaf[0] for name, leaf in own.items()} if positions_declared.KINDS[kind].layered else own
     found = np.asarray(function(at, at)[0], np.float64)
     seen = PLACES[:, None] >= PLACES[None, :]
     wanted = written.bias(model, kind, own, PLACES, PLACES)
