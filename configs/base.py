@@ -243,6 +243,7 @@ _MESH = group(  # devices that share a run: their product; docs/devices.md
 ).of(resume=True)  # fmt: skip
 
 _OPTIMIZER = group(
+    kind=field("adamw", "training/step/optimizers has a file for each", choice("adamw")),
     learning_rate=field(1e-3, "peak", _POSITIVE, program=ARGUMENT, pack=True),
     schedule=field("cosine", "cosine, wsd (warm-up, stable, linear decay) or constant",
                    choice("cosine", "wsd", "constant"), program=ARGUMENT),

@@ -18,6 +18,7 @@ from sweeps.plans.table import size
 from sweeps.spec.sweep import Arm, Sweep
 from sweeps.store import state
 from sweeps.store.run_status import FINISHED
+from training.step.optimizers import optimizer
 
 FLOAT32 = 4  # bytes of a parameter, of its gradient, and of each of AdamW's two moments
 
@@ -50,7 +51,7 @@ def check(sweep: Sweep, directory: Path, here: Machine) -> None:
 def held(config: ConfigDict, here: Machine) -> int:
     """Returns the least bytes that a device must hold for a resolved config's training step.
 
-    Parameters and two moments of each; and the gradients, which are whole at one time where they are clipped by their
+    Parameters and the optimizer's state; and the gradients, which are whole at one time where they are clipped by their
     norm or summed over micro-batches. Devices of a mesh divide them along fsdp and tensor; simulated ones on a CPU are
     in one memory. A vocabulary that only the data know counts as one token.
     """
@@ -60,7 +61,8 @@ def held(config: ConfigDict, here: Machine) -> int:
         with model.ignore_type():
             model.vocab_size = 1
     whole = config.optimizer.clip_norm or config.data.micro_batches > 1
-    total = FLOAT32 * counting.parameters(model)["total"] * (4 if whole else 3)
+    each = 1 + optimizer(config.optimizer.kind).state + (1 if whole else 0)
+    total = math.ceil(FLOAT32 * counting.parameters(model)["total"] * each)
     if here.platform == "cpu":
         return total
     devices = meshes.sizes(config.mesh, here.devices)

@@ -202,7 +202,7 @@ def test_what_sbatch_refuses_is_told_in_a_line(cluster, tmp_path):
 
 TASK = """
 import sys; sys.path.insert(0, sys.argv[1])
-from training import distributed
+from training.runtime import distributed
 assert distributed.initialise()
 import jax, jax.numpy as jnp
 from jax.experimental import multihost_utils

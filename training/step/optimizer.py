@@ -1,4 +1,4 @@
-"""AdamW with decoupled decay, clipping, and a learning rate that is an argument of the step."""
+"""What all optimizers share: clipping, decoupled weight decay, and a learning rate that is an argument of the step."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from models.metadata import each
+from training.step import optimizers
 
 Params = Any  # a pytree of float32 arrays
 
@@ -33,7 +34,7 @@ def _scaled(share: float) -> optax.GradientTransformation:
 
 
 def make(optimizer: ConfigDict, weight_decay: Array | None = None, share: float = 1.0) -> optax.GradientTransformation:
-    """Returns the transformation before the learning rate: clip, Adam (1412.6980), decoupled decay (1711.05101).
+    """Returns the transformation before the learning rate: clip, the optimizer, decoupled decay (1711.05101).
 
     Args:
         optimizer: config.optimizer.
@@ -42,7 +43,8 @@ def make(optimizer: ConfigDict, weight_decay: Array | None = None, share: float 
             that what it does to a matrix does not depend on width either.
     """
     parts = [optax.clip_by_global_norm(optimizer.clip_norm)] if optimizer.clip_norm else []
-    parts.append(optax.scale_by_adam(optimizer.beta1, optimizer.beta2, optimizer.eps))
+    chosen = optimizers.optimizer(optimizer.kind)
+    parts.append(chosen.build({name: optimizer[name] for name in chosen.fields}))
     parts += [_scaled(share)] if share != 1 else []
     if optimizer.weight_decay:
         decay: Any = optimizer.weight_decay if weight_decay is None else weight_decay
