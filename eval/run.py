@@ -3,38 +3,23 @@
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from configs import cli, provenance
 from configs.errors import UserError, nearest
+from configs.evaluations import EVALUATIONS
 from configs.fields import listing
 from configs.validate import check, to_dict
-from eval import equivalence
-from eval.cost import memory, profile, throughput
-from eval.heads import per_head
 from eval.progress import Silent, Told
-from eval.quality import loss, retrieval
 from training.run_directory import files
 from training.run_directory import run as runs
 from training.runtime import compilation
 
 SCHEMA = 1
 
-# name -> function (run, progress) -> what its JSON file holds beside the fields that all share.
-EVALUATIONS: dict[str, Callable[[runs.Run, Silent], dict[str, Any]]] = {
-    "loss": loss.evaluate,
-    "retrieval": retrieval.evaluate,
-    "throughput": throughput.evaluate,
-    "memory": memory.evaluate,
-    "profile": profile.evaluate,
-    "heads": per_head.evaluate,
-    "equivalence": equivalence.evaluate,
-}
-# Asked for by name: equivalence is about this device and the config, not the run; heads takes each head away in turn; a
-# profile wants a machine with nothing else to do.
-DEFAULT = tuple(name for name in EVALUATIONS if name not in ("profile", "heads", "equivalence"))
+DEFAULT = tuple(name for name, evaluation in EVALUATIONS.items() if evaluation.default)
 
 
 def evaluate(
@@ -89,7 +74,7 @@ def _served(run: runs.Run) -> runs.Run:
 
 def _one(run: runs.Run, name: str, progress: Silent) -> dict[str, Any]:
     start = time.perf_counter()
-    found = EVALUATIONS[name](run, progress)
+    found = EVALUATIONS[name].load()(run, progress)
     return record(run, name, found, time.perf_counter() - start, progress)
 
 

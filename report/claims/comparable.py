@@ -8,9 +8,10 @@ from typing import Any
 
 from configs import provenance
 from configs.environment import relevant
+from configs.evaluations import EVALUATIONS
 from report.page.formats import count, counted, listed, percent, plural
 from report.reading import selecting
-from report.reading.directories import EVALS, Arm, Run, Study, dig, items, mapping, number, text
+from report.reading.directories import Arm, Run, Study, dig, items, mapping, number, text
 from report.reading.measures import from_info, median
 
 REFUSED = "not comparable"  # no claim is made
@@ -65,13 +66,15 @@ def within(arm: Arm) -> list[Mark]:
     """Returns how the arm's own seeds differ from one another in what they should share, or from what they were."""
     found = [
         Mark(REFUSED, f"{name} question", f"its own seeds were asked other questions ({listed(strict)})")
-        for name in EVALS
+        for name in EVALUATIONS
         if (strict := _asked_otherwise(name, arm, arm)[0])
     ]
     for run in arm.done:
         found += [Mark(DIFFERS, "left out", line) for line in run.stale.values()]
         found += [Mark(REFUSED, "parent", f"seed {run.seed} {run.parent}")] if run.parent else []
-    unsaid = [name for name in EVALS if any(name in run.of and provenance.unknown(run.of[name]) for run in arm.done)]
+    unsaid = [
+        name for name in EVALUATIONS if any(name in run.of and provenance.unknown(run.of[name]) for run in arm.done)
+    ]
     if unsaid:
         words = f"its results of {listed(unsaid)} do not say which run and checkpoint they are of"
         found.append(Mark(NOTE, "identity", words))
@@ -105,7 +108,7 @@ def _asked_otherwise(name: str, arm: Arm, reference: Arm) -> tuple[list[str], li
 def _questions(arm: Arm, reference: Arm) -> list[Mark]:
     """Returns a mark for each evaluation that asked the arms different questions."""
     found = []
-    for name in EVALS:
+    for name in EVALUATIONS:
         strict, lists = _asked_otherwise(name, arm, reference)
         if strict:
             found.append(Mark(REFUSED, f"{name} question", f"other question of {name} ({listed(strict)})"))
@@ -247,7 +250,7 @@ _SHARED: list[tuple[str, str, Callable[[Run], str]]] = [
     (NOTE, "JAX", lambda run: text(dig(run.info, "versions", "jax"))),
 ]
 # Marks about one evaluation alone; all others are about every measure.
-_ABOUT = {"validation": "loss", "task": "retrieval"} | {f"{name} question": name for name in EVALS}
+_ABOUT = {"validation": "loss", "task": "retrieval"} | {f"{name} question": name for name in EVALUATIONS}
 _MEASURED = ("validation", "task")  # known only where the evaluation ran
 _NAMES = {
     "data": "data",

@@ -11,10 +11,10 @@ from typing import Any
 from configs import provenance
 from configs.documents import ordinary
 from configs.errors import UserError
+from configs.evaluations import EVALUATIONS
 from report.statistics import sequential
 from report.statistics.sequential import Plan
 
-EVALS = ("loss", "retrieval", "throughput", "memory", "profile", "heads", "equivalence")
 STATUSES = ("done", "running", "preempted", "waiting", "failed", "diverged", "unreadable")
 
 
@@ -280,7 +280,7 @@ class _Reader:
         run.metrics = self.metrics(f"{place}metrics.jsonl")
         run.parent = provenance.parent_problem(directory, siblings_only=True)
         now = provenance.directory(directory)
-        for name in EVALS:
+        for name in EVALUATIONS:
             self.evaluation(run, name, f"{place}eval/{name}.json", now)
         return run
 

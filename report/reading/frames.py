@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from configs.evaluations import EVALUATIONS
 from report.reading import target
 from report.reading.directories import Arm, Run, Study, Sweep, dig, items, number, text
 from report.reading.measures import bounds, loss_control_points, loss_points, retrieval_points, sliding_points
@@ -14,17 +15,6 @@ from report.reading.settings import config_of, settings
 
 _RESULTS = ["study", "arm", "seed", "measure", "unit", "length", "multiple", "scaling", "pairs", "depth", "position"]
 _RESULTS += ["value", "low", "high", "correct", "examples", "independent"]
-_SINGLE = [
-    ("loss", "nats/token", "loss", ("loss",), ("loss_interval",)),
-    ("bits_per_byte", "bits/byte", "loss", ("bits_per_byte",), ("bits_per_byte_interval",)),
-    ("retrieval", "share", "retrieval", ("accuracy",), ()),
-    ("train_tokens_per_second", "tokens/s", "throughput", ("train", "tokens_per_second"), ("train", "spread")),
-    ("prefill_tokens_per_second", "tokens/s", "throughput", ("prefill", "tokens_per_second"), ("prefill", "spread")),
-    ("decode_tokens_per_second", "tokens/s", "throughput", ("decode", "tokens_per_second"), ("decode", "spread")),
-    ("train_step_peak", "bytes", "memory", ("compiled", "train_step", "peak"), ()),
-    ("parameters_memory", "bytes", "memory", ("formula", "parameters"), ()),
-    ("optimizer_memory", "bytes", "memory", ("formula", "optimizer"), ()),
-]
 
 
 def metrics(sweep: Sweep) -> pd.DataFrame:
@@ -90,11 +80,13 @@ def _runs(sweep: Sweep) -> Iterator[tuple[Study, Arm, Run]]:
 
 
 def _single(run: Run) -> Iterator[dict[str, Any]]:
-    for measure, unit, evaluation, keys, ends in _SINGLE:
-        value = number(dig(run.evals.get(evaluation), *keys))
-        if math.isfinite(value):
-            low, high = bounds(dig(run.evals.get(evaluation), *ends)) if ends else (math.nan, math.nan)
-            yield {"measure": measure, "unit": unit, "value": value, "low": low, "high": high}
+    for name, evaluation in EVALUATIONS.items():
+        found = run.evals.get(name)
+        for measure in evaluation.measures:
+            value = number(dig(found, *measure.keys))
+            if math.isfinite(value):
+                low, high = bounds(dig(found, *measure.interval)) if measure.interval else (math.nan, math.nan)
+                yield {"measure": measure.name, "unit": measure.unit, "value": value, "low": low, "high": high}
 
 
 def _target(study: Study, run: Run) -> Iterator[dict[str, Any]]:

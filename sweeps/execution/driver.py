@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from configs import interrupt
+from configs.evaluations import EVALUATIONS
 from sweeps.execution import packs
 from sweeps.execution.policy import RESUMPTIONS, Policy
 from sweeps.execution.worker import EVALUATE, TOGETHER, TRAIN, Job, record_eval_error
@@ -21,7 +22,7 @@ from sweeps.store import jobs, run_status, state
 from sweeps.store.run_status import Standing, now
 from sweeps.store.summary import Summary
 
-TIMED = ("throughput", "profile")  # evaluations that a neighbour's work would disturb
+TIMED = tuple(name for name, evaluation in EVALUATIONS.items() if evaluation.timed)
 GRACE = 180.0  # seconds that runs have to save themselves
 
 

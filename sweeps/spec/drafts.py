@@ -10,11 +10,11 @@ from ml_collections import ConfigDict
 
 from configs import cli, fields
 from configs.errors import UserError, nearest
+from configs.evaluations import EVALUATIONS
 from sweeps.spec import axes, ladder, looks, match, names, select
 from sweeps.spec import where as conditions
 
-# As in eval.run, which imports JAX.
-EVALS = ("loss", "retrieval", "throughput", "memory", "profile", "heads", "equivalence")
+EVALS = tuple(EVALUATIONS)
 INHERITED = (
     "base",
     "arm",

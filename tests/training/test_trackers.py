@@ -181,3 +181,6 @@ def test_an_unknown_tracker_is_refused_and_another_tracker_is_the_same_run(tiny)
     with pytest.raises(ConfigError, match="tracker = 'mlflow': must be"):
         validate.check(config)
     assert fields.resumable("tracker")
+    assert ("none", *trackers.TRACKERS) == fields.choices("tracker")
+    with pytest.raises(UserError, match=r"tracker = 'wandbb': must be none, wandb; did you mean wandb\?"):
+        trackers.tracker("wandbb")

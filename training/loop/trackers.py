@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ml_collections import ConfigDict
 
 from configs import fields
-from configs.errors import UserError
+from configs.errors import UserError, nearest
 from configs.redaction import redacted
 from training.run_directory.files import read_json, write_json
 
@@ -40,8 +40,8 @@ def opened(config: ConfigDict, workdir: Path, resume_step: int) -> list[Tracker]
     found: list[Tracker] = []
     if config.log.tensorboard:
         found.append(TensorBoard(config, workdir, resume_step))
-    if config.tracker == "wandb":
-        found.append(WandB(config, workdir))
+    if config.tracker != "none":
+        found.append(tracker(config.tracker)(config, workdir))
     return found
 
 
@@ -160,3 +160,18 @@ def _names(config: ConfigDict, workdir: Path) -> tuple[str, str | None]:
     if runs.name == "runs" and (runs.parent / "sweep.json").exists():
         return f"{arm.name}/{workdir.name}", runs.parent.name
     return config.name or workdir.name, None
+
+
+# By `config.tracker`: a class whose objects are Trackers, made from (config, workdir).
+TRACKERS: dict[str, Callable[[ConfigDict, Path], Tracker]] = {"wandb": WandB}
+
+
+def tracker(name: str) -> Callable[[ConfigDict, Path], Tracker]:
+    """Returns what opens a tracker.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    if name not in TRACKERS:
+        raise UserError(f"tracker = {name!r}: must be none, {', '.join(TRACKERS)}{nearest(name, TRACKERS)}")
+    return TRACKERS[name]
