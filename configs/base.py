@@ -277,6 +277,7 @@ _EVAL = group(
     split=field("validation", "text that eval/loss.json scores: validation (all of it), or one of its two parts: "
                 "selection (trials of a sweep's `select`) or test (what it then claims)",
                 choice("validation", "selection", "test")),
+    loss_tokens=field(0, "validation tokens of the loss at 1x in eval/loss.json; 0: the whole split", _NOT_NEGATIVE),
     batch_size=field(16, "rows at 1x; fewer at longer lengths, so that the tokens a batch stay equal", _POSITIVE),
     multiples=field((1, 2, 4), "lengths evaluated, in multiples of data.length",
                     each("numbers above 0", (int, float), lambda item: item > 0)),

@@ -46,6 +46,10 @@ class Validation:
         kept = total if not max_tokens else min(total, -(-max_tokens // length))
         self._chosen = np.arange(kept) * total // kept
         self.rows = kept
+        if self._packed is None and kept == total:  # every token after the first
+            self.tokens = self._end - 1
+            self.bytes = int(stream.byte_counts[1 : self._end].sum(dtype=np.int64))
+            return
         self.tokens = self.bytes = 0
         for row in self._chosen:
             places = self._targets(int(row))

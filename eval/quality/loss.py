@@ -36,6 +36,9 @@ class Source(Protocol):
 
     name: str
 
+    def available(self) -> int | None:
+        """Returns the tokens that could be scored at the training length; None: any number of rows is made."""
+
     def whole(self) -> tuple[Batches, int, int | None]:
         """Returns (batches at the training length, how many, bytes of text they score or None)."""
 
@@ -55,14 +58,15 @@ class Source(Protocol):
 def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     """Returns eval/loss.json's content.
 
-    `loss` is in nats a token over every token of the validation split at the training length; `bits_per_byte` is the
-    same information over the text's bytes, so that tokenizers can be compared. Intervals are 95% block-bootstrap
-    intervals over consecutive rows: they tell how far the loss would move on other text of the kind, not on another
-    seed. `by_length` scores about `settings.tokens` tokens in rows of exactly each length, laid end to end (see
-    `data.validation.ExactRows`; what is left behind the last row is not scored, and counted as "dropped"); where
-    `settings.sliding` asks for it also in windows that overlap (see eval/quality/sliding.py), under "sliding". Beyond
-    the training length "control" has the loss of the same rows with attention windows of the training length: what is
-    lower than that comes from farther back.
+    `loss` is in nats a token over every token of the validation split at the training length, or over about
+    `settings.loss_tokens` of them, in rows spread evenly over the split; `tokens` says how many were scored and
+    `settings.split_tokens` how many there are. `bits_per_byte` is the same information over the text's bytes, so that
+    tokenizers can be compared. Intervals are 95% block-bootstrap intervals over consecutive rows: they tell how far the
+    loss would move on other text of the kind, not on another seed. `by_length` scores about `settings.tokens` tokens in
+    rows of exactly each length, laid end to end (see `data.validation.ExactRows`; what is left behind the last row is
+    not scored, and counted as "dropped"); where `settings.sliding` asks for it also in windows that overlap (see
+    eval/quality/sliding.py), under "sliding". Beyond the training length "control" has the loss of the same rows with
+    attention windows of the training length: what is lower than that comes from farther back.
 
     `split` is what was scored (`eval.split`), `text` its loss by piece of text (see `Tally.text`).
 
@@ -87,7 +91,12 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
         "text": tally.text(),
         "by_position": tally.by_position(),
         "by_length": list(_by_length(run, source, progress)),
-        "settings": {"block_tokens": intervals.BLOCK_TOKENS, "confidence": intervals.CONFIDENCE, "devices": devices},
+        "settings": {
+            "split_tokens": source.available(),
+            "block_tokens": intervals.BLOCK_TOKENS,
+            "confidence": intervals.CONFIDENCE,
+            "devices": devices,
+        },
     }
 
 
@@ -147,8 +156,10 @@ def _figures(tally: Tally, resamples: int) -> dict[str, Any]:
 
 def _tallied(run: Run, variant: Variant, batches: Batches, documents: Iterator[np.ndarray] | None = None) -> Tally:
     tally, rules = Tally(variant.length), meshes.rules_of(run.config, run.mesh)
+    assert variant.model is not None
+    model = scoring.Prepared(variant.model)
     for batch in batches:
-        losses, _ = scoring.score(variant.model, run.params, batch, rules)
+        losses, _ = scoring.score(model, run.params, batch, rules)
         tally.add(losses, batch["weights"], batch.get("positions"), None if documents is None else next(documents))
     return tally
 
@@ -190,14 +201,18 @@ class Text:
             before=before,
         )
 
+    def available(self) -> int:
+        """See `Source`."""
+        return self._packed(self.run.config.data.length, 0).tokens
+
     def whole(self) -> tuple[Batches, int, int | None]:
         """See `Source`."""
-        found = self._packed(self.run.config.data.length, 0)
+        found = self._packed(self.run.config.data.length, self.run.config.eval.loss_tokens)
         return found, len(found), found.bytes
 
     def documents(self) -> Iterator[np.ndarray]:
         """See `Source`."""
-        return self._packed(self.run.config.data.length, 0).documents()
+        return self._packed(self.run.config.data.length, self.run.config.eval.loss_tokens).documents()
 
     def at(self, length: int) -> Rows:
         """See `Source`."""
@@ -235,6 +250,9 @@ class Task:
         self.config, self.name = run.config, name
         self._task = make(run, name)
         self._far = far(run, self._task)
+
+    def available(self) -> None:
+        """See `Source`."""
 
     def whole(self) -> tuple[Batches, int, int | None]:
         """See `Source`."""

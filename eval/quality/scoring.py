@@ -33,6 +33,39 @@ def graphdef(model_config: ConfigDict) -> Any:
     return _graphdef(json.dumps(validate.to_dict(model_config), sort_keys=True))
 
 
+class _Graph:
+    """A NNX graph as a static argument whose hash is computed once, not at every call of a program."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+        self._hash = hash(graph)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Graph) and (self.graph is other.graph or self.graph == other.graph)
+
+
+class Prepared:
+    """What scoring derives from a config.model, derived once for each length and not at every batch.
+
+    The config must not be changed afterwards.
+    """
+
+    def __init__(self, model_config: ConfigDict) -> None:
+        self.vocab_size: int = model_config.vocab_size
+        self._config = model_config
+        self._known: dict[int | None, tuple[_Graph, stretched.Frequencies]] = {}
+
+    def at(self, length: int | None) -> tuple[_Graph, stretched.Frequencies]:
+        """Returns the graph and the RoPE scaling's numbers for rows of `length` (None: of documents in rows)."""
+        if length not in self._known:
+            config, frequencies = stretched.share(self._config, length)
+            self._known[length] = _Graph(graphdef(config)), frequencies
+        return self._known[length]
+
+
 def _head(model: Transformer, hidden_BTD: Array, targets_BT: Array) -> tuple[Array, Array]:
     logits_BTV = model.logits(hidden_BTD)
     return token_losses(logits_BTV, targets_BT), jnp.argmax(logits_BTV, axis=-1).astype(jnp.int32)
@@ -57,9 +90,9 @@ def function_key(model_config: ConfigDict, length: int) -> tuple[Any, ...]:
 
 @functools.partial(jax.jit, static_argnames=("graph", "vocab_size", "rules"))
 def _score(
-    graph: Any, params: Any, batch: dict[str, Array], vocab_size: int, frequencies: Any, rules: axes.Rules | None
+    graph: _Graph, params: Any, batch: dict[str, Array], vocab_size: int, frequencies: Any, rules: axes.Rules | None
 ) -> tuple[Array, Array]:
-    model = nnx.merge(graph, params)
+    model = nnx.merge(graph.graph, params)
     stretched.apply(model, frequencies)
     with axes.following(rules):
         hidden_BTD = model.hidden(batch["tokens"], batch.get("positions"), batch.get("segments"))
@@ -83,12 +116,12 @@ def token_scores(model: Transformer, hidden_BTD: Array, targets_BT: Array, vocab
 
 
 def score(
-    model_config: ConfigDict, params: Any, batch: Mapping[str, np.ndarray], rules: axes.Rules | None = None
+    model: ConfigDict | Prepared, params: Any, batch: Mapping[str, np.ndarray], rules: axes.Rules | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores a batch.
 
     Args:
-      model_config: resolved config.model.
+      model: resolved config.model; of many batches `Prepared` saves what is the same for all.
       params: parameters of that model.
       batch: tokens, targets int32 [B, T]; maybe positions, segments int32 [B, T].
       rules: how arrays lie on a mesh; None: on one device.
@@ -101,12 +134,13 @@ def score(
     """
     wanted = {name: batch[name] for name in ("tokens", "targets", "positions", "segments") if name in batch}
     length = None if "segments" in wanted else wanted["tokens"].shape[1]
-    config, frequencies = stretched.share(model_config, length)
+    prepared = model if isinstance(model, Prepared) else Prepared(model)
+    graph, frequencies = prepared.at(length)
     parts = 1 if rules is None else rules.shards("length")
     if wanted["tokens"].shape[1] % parts:
         raise UserError(f"mesh.context = {parts}: must divide every length evaluated, {wanted['tokens'].shape[1]} too")
     laid = meshes.whole_batch(rules, wanted)
-    found = _score(graphdef(config), params, laid, model_config.vocab_size, frequencies, rules)
+    found = _score(graph, params, laid, prepared.vocab_size, frequencies, rules)
     return np.asarray(found[0]), np.asarray(found[1])
 
 

@@ -42,7 +42,9 @@ def test_sixteen_times_the_length_takes_less_memory_than_training_at_one(config,
     batch = {name: jax.ShapeDtypeStruct((rows, variant.length), jnp.int32) for name in ("tokens", "targets")}
     changed, frequencies = stretched.share(variant.model, variant.length)
     graph = scoring.graphdef(changed)
-    scored = scoring._score.lower(graph, params, batch, given.model.vocab_size, frequencies, None).compile()
+    scored = scoring._score.lower(
+        scoring._Graph(graph), params, batch, given.model.vocab_size, frequencies, None
+    ).compile()
     prompt = jax.ShapeDtypeStruct((rows, variant.length - 4), jnp.int32)
     answered = decode._generate.lower(graph, 4, params, prompt, None, None, None, frequencies).compile()
     for program in (scored, answered):

@@ -51,6 +51,36 @@ def test_the_loss_is_numpys_over_every_token_of_the_split(make, text: Path):
     assert found["source"] == "text"
 
 
+@pytest.mark.parametrize("packing", ["contiguous", "segments"])
+def test_the_loss_can_be_limited_to_rows_from_all_over_the_split(make, text: Path, packing: str, monkeypatch):
+    scored: list[np.ndarray] = []
+    original = scoring.score
+
+    def spy(model, params, batch, rules=None):
+        losses, likeliest = original(model, params, batch, rules)
+        scored.append(losses[batch["weights"] > 0])
+        return losses, likeliest
+
+    monkeypatch.setattr(scoring, "score", spy)
+    fields = {"data__packing": packing, "eval__multiples": (1,), "eval__tokens": 16}
+    whole = evaluated(make(eval__loss_tokens=0, **fields))
+    every = np.concatenate(scored)[: whole["tokens"]]
+    scored.clear()
+    part = evaluated(make(eval__loss_tokens=200, **fields))
+    some = np.concatenate(scored)[: part["tokens"]]
+    assert whole["tokens"] == whole["settings"]["split_tokens"] == part["settings"]["split_tokens"]
+    assert 150 < part["tokens"] <= 208 == 13 * 16, "13 rows"
+    assert whole["loss"] == pytest.approx(every.mean(), abs=1e-5)
+    assert part["loss"] == pytest.approx(some.mean(), abs=1e-5)
+    assert part["bytes"] == part["tokens"] and part["loss"] != whole["loss"]
+    if packing == "contiguous":
+        rows = np.arange(13) * -(-(len(held_out(text)) - 1) // 16) // 13
+        expected = expected_losses(make(), held_out(text), 16)
+        places = (rows[:, None] * 16 + np.arange(16)).ravel()
+        assert part["loss"] == pytest.approx(expected[places].mean(), abs=2e-6)
+        assert rows[-1] * 16 > 0.9 * len(expected), "to its end"
+
+
 def test_bits_per_byte_of_bytes(make):
     found = evaluated(make(eval__multiples=(1,)))
     assert found["bytes"] == found["tokens"]

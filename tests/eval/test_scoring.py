@@ -8,6 +8,7 @@ from scipy.special import log_softmax
 
 from eval import variants
 from eval.quality import scoring
+from models.positions import stretched
 
 rng = np.random.default_rng(0)
 
@@ -46,6 +47,20 @@ def test_pieces_change_nothing(make, monkeypatch):
     np.testing.assert_array_equal(likeliest, argmax)
 
 
+def test_what_is_prepared_once_gives_the_same_scores_and_is_not_prepared_again(make, monkeypatch):
+    run = make(model__position__rope__scaling__kind="dynamic", model__position__rope__scaling__factor=2.0)
+    prepared, asked = scoring.Prepared(run.config.model), []
+    share = stretched.share
+    monkeypatch.setattr(stretched, "share", lambda *given: asked.append(given[1]) or share(*given))
+    for length in (16, 48, 16, 48, 16):
+        given = batch(length=length)
+        expected = by_numpy(run.config.model, run.params, given)
+        losses, likeliest = scoring.score(prepared, run.params, given)
+        np.testing.assert_allclose(losses, expected[0], atol=5e-5)
+        np.testing.assert_array_equal(likeliest, expected[1])
+    assert asked == [16, 48]
+
+
 SCALINGS = ("none", "linear", "ntk", "dynamic", "yarn", "llama3")
 
 
@@ -81,12 +96,11 @@ def test_equal_functions_have_equal_keys(make):
 
 
 def test_an_explicit_factor_is_not_mistaken_for_the_computed_one(make):
-    scaling = {"kind": "yarn", "factor": 2.0, "attention_factor": 1.0, "original_length": 16}
+    scaling = {"kind": "yarn", "factor": 2.0, "original_length": 16}
     fields = {f"model__position__rope__scaling__{name}": value for name, value in scaling.items()}
-    run = make(eval__multiples=(2,), eval__scalings=("yarn",), **fields)
-    own, computed = variants.variants(run.config)
-    assert own.factor == computed.factor == 2
-    assert scoring.function_key(own.model, 32) != scoring.function_key(computed.model, 32)
+    explicit = {"model__position__rope__scaling__attention_factor": 1.0}
+    one, other = (make(eval__multiples=(2,), **fields, **more).config.model for more in (explicit, {}))
+    assert scoring.function_key(one, 32) != scoring.function_key(other, 32)
 
 
 @pytest.mark.parametrize("kind", ["none", "yarn", "dynamic"])
