@@ -55,13 +55,13 @@ class Prepared:
 
     def __init__(self, model_config: ConfigDict) -> None:
         self.vocab_size: int = model_config.vocab_size
-        self._config = model_config
+        self.config = model_config
         self._known: dict[int | None, tuple[_Graph, stretched.Frequencies]] = {}
 
     def at(self, length: int | None) -> tuple[_Graph, stretched.Frequencies]:
         """Returns the graph and the RoPE scaling's numbers for rows of `length` (None: of documents in rows)."""
         if length not in self._known:
-            config, frequencies = stretched.share(self._config, length)
+            config, frequencies = stretched.share(self.config, length)
             self._known[length] = _Graph(graphdef(config)), frequencies
         return self._known[length]
 

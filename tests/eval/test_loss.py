@@ -114,7 +114,7 @@ def scored_targets(run: Run, monkeypatch) -> dict[int, np.ndarray]:
     original = scoring.score
 
     def spy(model, params, batch, rules=None):
-        if model.attention.window is None:
+        if model.config.attention.window is None:
             seen.setdefault(batch["tokens"].shape[1], []).append(batch["targets"][batch["weights"] > 0])
         return original(model, params, batch, rules)
 
