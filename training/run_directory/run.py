@@ -9,8 +9,13 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+<<<<<<< HEAD
 from configs import fields, provenance
 from configs.errors import UserError
+=======
+from configs import fields, validate
+from configs.errors import ConfigError, UserError
+>>>>>>> e776cda (A run's config.json is checked whenever it is read: a value edited by hand is refused by file, field and value)
 from configs.rules import tasks
 from data import corpora, tokenizers
 from training.run_directory.checkpoint import Checkpoints, newest
@@ -52,8 +57,11 @@ class Run:
 def load_config(workdir: str | Path) -> ConfigDict:
     """Returns a run directory's resolved config.
 
+    The file may have been edited by hand, or have come from elsewhere: it is checked as a new experiment's is.
+
     Raises:
-        UserError: it is no run directory, or its config.json does not fit this version's schema.
+        UserError: it is no run directory. ConfigError: its config.json does not fit this version's schema, or has a
+            value that is not allowed; each line names file, field and value.
     """
     path = Path(workdir) / "config.json"
     if not path.exists():
@@ -61,7 +69,11 @@ def load_config(workdir: str | Path) -> ConfigDict:
     values = read_json(path)
     if not isinstance(values, dict):
         raise UserError(f"{path}: must hold a JSON object")
-    return fields.from_dict(values, source=str(path))
+    config = fields.from_dict(values, source=str(path))
+    try:
+        return validate.resolve(config)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {problem}" for problem in error.problems) from error
 
 
 def load(workdir: str | Path, step: int | None = None) -> Run:
