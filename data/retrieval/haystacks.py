@@ -79,7 +79,7 @@ class Hay:
         """Returns the tokens before a needle at a depth in 0 .. 1: the nearest place there is."""
         if self.cuts is None:
             return round(depth * len(self.tokens))
-        return int(self.cuts[np.abs(self.cuts - depth * len(self.tokens)).argmin()])
+        return int(self.cuts[np.argmin(np.abs(self.cuts - depth * len(self.tokens)))])
 
     def anywhere(self, dice: Dice) -> int:
         """Returns the tokens before a needle in a place drawn uniformly."""
