@@ -63,7 +63,7 @@ def test_an_edited_value_is_refused_by_file_field_and_value(edited, name: str, v
 
 
 def test_an_unset_value_is_derived_anew(edited, source: Path) -> None:  # noqa: F811
-    again = runs.load(edited("model.head_dim", None)).config
+    again = runs.load_config(edited("model.head_dim", None))
     assert fields.to_dict(again) == fields.to_dict(runs.load_config(source))
 
 

@@ -9,13 +9,8 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-<<<<<<< HEAD
-from configs import fields, provenance
-from configs.errors import UserError
-=======
-from configs import fields, validate
+from configs import fields, provenance, validate
 from configs.errors import ConfigError, UserError
->>>>>>> e776cda (A run's config.json is checked whenever it is read: a value edited by hand is refused by file, field and value)
 from configs.rules import tasks
 from data import corpora, tokenizers
 from training.run_directory.checkpoint import Checkpoints, newest
