@@ -180,8 +180,10 @@ class Parser(argparse.ArgumentParser):
             if action.default is None and "" in (value if isinstance(value, list) else [value]):
                 self.error(f"{'/'.join(action.option_strings) or action.metavar or action.dest}: is empty")
             for text in value if isinstance(value, list) else [value]:
-                if isinstance(text, str) and any("\ud800" <= char <= "\udfff" for char in text):
-                    self.error(f"{'/'.join(action.option_strings) or action.dest}: {text!a} is not UTF-8")
+                bad = re.search("[\ud800-\udfff]", text) if isinstance(text, str) else None
+                if bad:
+                    name = "/".join(action.option_strings) or action.metavar or action.dest
+                    self.error(f"{name}: is not valid UTF-8 at character {bad.start()}: {text!a}")
         return given, unknown
 
     def error(self, message: str) -> Any:

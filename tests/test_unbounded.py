@@ -96,4 +96,4 @@ def test_names_that_are_not_utf8_are_told_in_a_line(tmp_path) -> None:
     assert len(documents.matching_files(f"{tmp_path}/f*.txt")) == 1
     workdir = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     said = refused(train.main, config_file(tmp_path), f"--workdir={workdir}")
-    assert r"--workdir: " in said and r"\udcff' is not UTF-8" in said
+    assert "--workdir: is not valid UTF-8 at character" in said and r"\udcff'" in said
