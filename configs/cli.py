@@ -43,7 +43,9 @@ def load_module(path: str | Path, near: Path | None = None) -> ModuleType:
     if found is None:
         presets = sorted(p.relative_to(CHECKOUT).as_posix() for p in (CHECKOUT / "configs").rglob("*.py"))
         presets = [p for p in presets if "\ndef get_" in (CHECKOUT / p).read_text(encoding="utf-8")]
-        raise UserError(f"no file {path}{nearest(str(path), presets)}")
+        named = [p for p in presets if Path(p).stem == Path(path).stem]
+        hint = f"; did you mean {named[0]}?" if named else nearest(str(path), presets)
+        raise UserError(f"no file {path}{hint or '; there are ' + ', '.join(presets)}")
     spec = importlib.util.spec_from_file_location(f"ablax_file_{found.stem}", found)
     if spec is None or spec.loader is None:
         raise UserError(f"{path}: not a Python file")
@@ -191,7 +193,11 @@ class Parser(argparse.ArgumentParser):
         unknown = re.search(r"unrecognized arguments: (\S+)", message)
         if unknown:
             options = [option for action in self._actions for option in action.option_strings]
-            message += nearest(unknown.group(1).split("=")[0], options)
+            name = unknown.group(1).lstrip("-").removeprefix("config.")
+            if name.partition("=")[0] in fields.types():
+                message += f"; a field is set by --config.{name}"
+            else:
+                message += nearest(unknown.group(1).split("=")[0], options)
         raise UserError(f"{message} (see --help)")
 
 

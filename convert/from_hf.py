@@ -6,6 +6,9 @@ The run is evaluated, generates and is trained on like any other. What would cha
 refused by name, and no pickle is opened.
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m convert.from_hf")
+
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence

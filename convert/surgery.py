@@ -11,6 +11,9 @@ keeps as many. RUN is only read. NEW is a run directory like any other, and trai
     python train.py --config=NEW/config.json --workdir=UPTRAINED --config.budget.amount=500
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m convert.surgery")
+
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

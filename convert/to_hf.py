@@ -6,6 +6,9 @@ The family is the first that can say everything about the model; the written con
 same model, so that nothing is lost on the way.
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m convert.to_hf")
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -5,6 +5,7 @@ The way of the data: `corpora` (documents in two splits, prepared once as a TFDS
 of tokens) -> `pipeline` (batches for training, through Grain, and for validation). `identity` names what was read.
 """
 
+import configs as configs  # which tells a Python without the packages in a line
 from data.identity import fingerprint
 
 __all__ = ["fingerprint"]

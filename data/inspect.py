@@ -3,6 +3,9 @@
 python -m data.inspect --config=configs/lm.py --config.data.path='texts/**/*.txt'
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m data.inspect")
+
 import json
 
 import numpy as np

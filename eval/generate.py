@@ -8,6 +8,9 @@ left. OUT holds `logits` [batch, length, vocab] of the prompt, float32, and `tok
 prompt and its continuation through the KV cache. Logits at padding mean nothing.
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m eval.generate")
+
 import functools
 import os
 from collections.abc import Sequence

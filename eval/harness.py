@@ -8,6 +8,9 @@ data sets from the network do so through the harness, when they are asked for; t
 RULER's make their texts themselves, to the lengths of `--max_lengths`, and need wonderwords, nltk and transformers.
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m eval.harness")
+
 import os
 import time
 from collections.abc import Iterator, Sequence

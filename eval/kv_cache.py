@@ -9,6 +9,9 @@ run directory. GB are 10^9 bytes, GiB 2^30. int8 and fp8 count the float32 scale
 a window hold no more tokens than it has. Exact: tests hold the formula to the caches that decoding makes.
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m eval.kv_cache")
+
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

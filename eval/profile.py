@@ -6,6 +6,9 @@ It is `python -m eval.run --evals=profile` with its result as a table: DIR/eval/
 those of `eval.throughput`. docs/cost.md says what each part is and how a trace is read.
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m eval.profile")
+
 from collections.abc import Sequence
 from typing import Any
 

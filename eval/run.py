@@ -1,5 +1,8 @@
 """python -m eval.run: measures a run directory and writes DIR/eval/NAME.json, one file a question."""
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m eval.run")
+
 import dataclasses
 import json
 import time

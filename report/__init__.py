@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import configs as configs  # which tells a Python without the packages in a line
+
 if TYPE_CHECKING:
     import pandas as pd
 

@@ -4,6 +4,9 @@ With --live it goes on while the sweep runs: it builds again when files have cha
 again. Nothing listens on a port; Ctrl-C ends it.
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m report.build")
+
 import csv
 import hashlib
 import io

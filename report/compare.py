@@ -5,6 +5,9 @@ baseline is the first directory's. Without --out the words and the tables are pr
 plots, is written there. What differs between the sweeps (data, budget, device, commit) is marked as within one sweep.
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m report.compare")
+
 import dataclasses
 import os
 from collections import Counter

@@ -5,6 +5,9 @@ For every arm and rung: C'/C, where the baseline would reach the arm's loss with
 scale; and a joint fit of all arms beside it. docs/ladder.md says how to read it.
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m report.ladder")
+
 import json
 import math
 import textwrap

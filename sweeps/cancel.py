@@ -4,6 +4,9 @@ Jobs that wait in a cluster's queue are taken back, also where no launcher is at
 on from there. Exit code: 0; 1 where something is still at work after --wait.
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m sweeps.cancel")
+
 import time
 from pathlib import Path
 

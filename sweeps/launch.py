@@ -6,6 +6,9 @@ Ctrl-C or SIGTERM saves the runs at work first; on Slurm it leaves them to the c
 an evaluation failed; 2 for a mistake in the sweep file or on the command line; 130 or 143 where it was stopped.
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m sweeps.launch")
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -5,6 +5,9 @@ the compiler has them, from shapes alone: nothing is allocated and no data is re
 vocabulary). Arms of equal shapes are compiled once. An arm that a device is too small for is told with both numbers.
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m sweeps.plan")
+
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -5,6 +5,9 @@ beside a launcher, on another machine, and without JAX. --watch shows it again a
 Ctrl-C.
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m sweeps.status")
+
 import sys
 import time
 from collections.abc import Mapping

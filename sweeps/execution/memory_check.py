@@ -4,23 +4,18 @@ What is held here against the memory is what no compiler can do without; a progr
 above all, and `sweeps.plan` has that to the byte.
 """
 
-import math
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
 from configs.errors import ConfigError
-from configs.rules import mesh as meshes
-from models import counting
 from sweeps.execution import worker
 from sweeps.launchers.resources import Machine
 from sweeps.plans.table import size
 from sweeps.spec.sweep import Arm, Sweep
 from sweeps.store import state
 from sweeps.store.run_status import FINISHED
-from training.step.optimizers import optimizer
-
-FLOAT32 = 4  # bytes of a parameter, of its gradient, and of each of AdamW's two moments
+from training.runtime import memory
 
 
 def check(sweep: Sweep, directory: Path, here: Machine) -> None:
@@ -49,24 +44,8 @@ def check(sweep: Sweep, directory: Path, here: Machine) -> None:
 
 
 def held(config: ConfigDict, here: Machine) -> int:
-    """Returns the least bytes that a device must hold for a resolved config's training step.
-
-    Parameters and the optimizer's state; and the gradients, which are whole at one time where they are clipped by their
-    norm or summed over micro-batches. Devices of a mesh divide them along fsdp and tensor; simulated ones on a CPU are
-    in one memory. A vocabulary that only the data know counts as one token.
-    """
-    model = config.model
-    if model.vocab_size is None:
-        model = model.copy_and_resolve_references()
-        with model.ignore_type():
-            model.vocab_size = 1
-    whole = config.optimizer.clip_norm or config.data.micro_batches > 1
-    each = 1 + optimizer(config.optimizer.kind).state + (1 if whole else 0)
-    total = math.ceil(FLOAT32 * counting.parameters(model)["total"] * each)
-    if here.platform == "cpu":
-        return total
-    devices = meshes.sizes(config.mesh, here.devices)
-    return total // math.prod(devices[axis] for axis in ("fsdp", "tensor"))
+    """Returns the least bytes that a device must hold for a resolved config's training step."""
+    return memory.held(config, here.platform, here.devices)
 
 
 def _left(arm: Arm, seeds: tuple[int, ...], directory: Path) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeps.execution import deadline, memory_check
+from sweeps.execution import data_check, deadline, memory_check
 from sweeps.execution.serve import serve
 from sweeps.execution.worker import Job, Outcome, Place
 from sweeps.launchers import resources
@@ -151,7 +151,8 @@ def _died(code: int | None) -> str:
 
 
 def _check(sweep: Sweep, directory: Path) -> None:
-    """Refuses arms that are left to do and larger than this machine's memory."""
+    """Refuses paths of the arms that lead nowhere, and arms left to do that are larger than this machine's memory."""
+    data_check.check(sweep)
     memory_check.check(sweep, directory, resources.machine())
 
 

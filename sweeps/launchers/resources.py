@@ -13,6 +13,7 @@ import psutil
 from configs.errors import UserError
 from sweeps.execution.worker import Place
 from training.runtime import startup
+from training.runtime.memory import memory as memory
 
 PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_rocm7_plugin", "jax_rocm60_plugin", "libtpu")
 WORKER_MEMORY = 1.5e9  # bytes a worker on the CPU needs at least
@@ -65,15 +66,6 @@ def cores() -> int:
         return max(1, min(bound, int(quota) // int(period)))
     except (OSError, ValueError):  # no such file, or "max": no quota
         return bound
-
-
-def memory() -> int:
-    """Returns the bytes of memory this process may use: the machine's, or fewer under a container's limit."""
-    there = psutil.virtual_memory().total
-    try:
-        return min(there, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # no such file, or "max": no limit
-        return there
 
 
 def places(here: Machine, workers: int | None, runs: int, logs: Path) -> list[Place]:

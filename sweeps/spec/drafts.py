@@ -198,7 +198,11 @@ def _check_solved(solved: Any, where: str) -> list[str]:
 def _check_evals(evals: Any, where: str) -> list[str]:
     if not isinstance(evals, list | tuple):
         return [f"{where} = {evals!r}: must be a list of {', '.join(EVALS)}"]
-    problems = [f"{where}: unknown evaluation {e!r}{nearest(str(e), EVALS)}" for e in evals if e not in EVALS]
+    problems = [
+        f"{where}: unknown evaluation {e!r}{nearest(str(e), EVALS)}; there are {', '.join(EVALS)}"
+        for e in evals
+        if e not in EVALS
+    ]
     if len(set(map(str, evals))) < len(evals):
         problems.append(f"{where} = {list(evals)}: lists an evaluation twice")
     return problems

@@ -247,4 +247,7 @@ def _check_baseline(study: Study) -> list[str]:
     arms = [arm.name for arm in study.arms]
     if study.baseline is None or study.baseline in arms:
         return []
-    return [f"{study.name}: baseline = {study.baseline!r} is no arm{nearest(study.baseline, arms)}"]
+    shown = ", ".join(arms[:20]) + (f" and {len(arms) - 20} more" if len(arms) > 20 else "")
+    return [
+        f"{study.name}: baseline = {study.baseline!r} is no arm{nearest(study.baseline, arms)}; the arms are {shown}"
+    ]

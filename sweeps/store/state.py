@@ -25,7 +25,7 @@ from configs.errors import ConfigError, UserError
 from sweeps.spec import chains, looks, names, select
 from sweeps.spec.sweep import Run, Sweep
 from sweeps.store import lease, run_status
-from training.run_directory.files import own, read_json, write_json
+from training.run_directory.files import begun, own, read_json, write_json
 
 SCHEMA = 1
 PRIVATE = ".sweep"  # locks and the workers' own output
@@ -322,7 +322,7 @@ def contradictions(directory: Path, runs: list[Run]) -> list[str]:
     found: dict[tuple[str, str], list[int]] = {}
     for run in runs:
         path = run_dir(directory, run.arm, run.seed) / "config.json"
-        if not path.exists():
+        if not path.exists() or _failed_at_once(path.parent):
             continue
         changed = differences(read_json(path), select.decided(directory, run))
         if run.select is not None and select.read(directory, run.select, run.arm) is None:
@@ -353,6 +353,11 @@ def _changed_parents(directory: Path, runs: list[Run]) -> Iterator[tuple[Run, st
         workdir = run_dir(directory, run.arm, run.seed)
         if (workdir / "run.json").exists() and (changed := provenance.parent_problem(workdir, wanted=wanted)):
             yield run, changed
+
+
+def _failed_at_once(workdir: Path) -> bool:
+    """Tells whether a run's start failed before its first step: nothing of it is kept, so its config binds nobody."""
+    return not begun(workdir) and run_status.read(workdir).status == "failed"
 
 
 def differences(on_disk: Any, wanted: ConfigDict) -> list[str]:

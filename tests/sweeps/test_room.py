@@ -17,6 +17,7 @@ from sweeps.launchers.resources import Machine
 from sweeps.plans import targets
 from sweeps.spec import expand
 from tests.sweeps.test_launch import FAKES
+from training.runtime import memory as machine_memory
 
 
 def resolved(**overrides):
@@ -102,7 +103,7 @@ def test_an_accelerator_is_asked_for_its_memory(monkeypatch):
 
 def test_a_container_may_have_less_than_its_machine(tmp_path, monkeypatch):
     given = tmp_path / "memory.max"
-    monkeypatch.setattr(resources, "Path", lambda _: given)
+    monkeypatch.setattr(machine_memory, "Path", lambda _: given)
     monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: SimpleNamespace(total=2**34))
     for limit, found in (("max\n", 2**34), (f"{2**30}\n", 2**30), (f"{2**60}\n", 2**34)):
         given.write_text(limit)

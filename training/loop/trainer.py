@@ -25,9 +25,9 @@ from training.run_directory import branches, inherit, integrity
 from training.run_directory import record as records
 from training.run_directory import run as runs
 from training.run_directory.checkpoint import IDENTITY, Checkpoints, identity, saved
-from training.run_directory.files import own, write_json
+from training.run_directory.files import begun, own, write_json
 from training.run_directory.run_lock import Place, exclusive, stop_signals
-from training.runtime import chips, distributed, failures, settings
+from training.runtime import chips, distributed, failures, memory, settings
 from training.runtime.compilation import enable_cache
 from training.step import mesh as meshes
 from training.step import train_step
@@ -124,6 +124,8 @@ class _Training:
         """Compares with what the directory holds; returns run.json if there is nothing left to do."""
         if not (self.workdir / "config.json").exists():
             return None
+        if not begun(self.workdir) and records.read(self.workdir / "run.json").get("status") == "failed":
+            return None  # a start that failed before its first step keeps nothing
         here = fields.flatten(runs.load_config(self.workdir))
         wanted = fields.flatten(self.config)
         if wanted["model.vocab_size"] is None:
@@ -154,6 +156,7 @@ class _Training:
             config.model.vocab_size = max(needed, tasks.vocabulary(config))
         if config.model.vocab_size < needed:
             raise ConfigError(f"model.vocab_size = {config.model.vocab_size}: the tokenizer has {needed} tokens")
+        self._refuse_too_large()
         branching = config.init_state == "branch" and not saved(self.workdir)
         if config.init_from and not saved(self.workdir):
             inherit.check(config, self.tokenizer)
@@ -184,6 +187,18 @@ class _Training:
 
     def _budget(self, amount: float) -> Budget:
         return Budget(self.config.budget.kind, amount, self.stages, self.flops_per_token)
+
+    def _refuse_too_large(self) -> None:
+        """Raises ConfigError where this machine cannot hold what no compiler can do without."""
+        device = jax.devices()[0]
+        there = memory.memory() if device.platform == "cpu" else (device.memory_stats() or {}).get("bytes_limit", 0)
+        needed = memory.held(self.config, device.platform, jax.device_count())
+        if there and needed > there:
+            raise ConfigError(
+                f"{self.config.name or self.workdir.name} does not fit: its parameters, gradients and optimizer alone "
+                f"need {needed / 2**20:,.1f} MiB, and this {'machine' if device.platform == 'cpu' else 'device'} has "
+                f"{there / 2**20:,.1f} MiB"
+            )
 
     def _start(self) -> None:
         """Makes or restores the training state."""

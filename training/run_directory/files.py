@@ -14,6 +14,13 @@ from configs.documents import read_json as read_json
 from configs.folders import own as own
 
 
+def begun(workdir: Path) -> bool:
+    """Tells whether a run has taken a step that is kept: a checkpoint is there, or a line of metrics."""
+    metrics = workdir / "metrics.jsonl"
+    kept = any(path.name.isdigit() for path in (workdir / "checkpoints").glob("*"))
+    return kept or (metrics.is_file() and metrics.stat().st_size > 0)
+
+
 @contextmanager
 def replacing(path: str | Path, *, folders: bool = True) -> Iterator[Path]:
     """Gives a temporary file to write, which takes the name `path` in one step at the end; `folders` are made."""

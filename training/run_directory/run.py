@@ -60,7 +60,9 @@ def load_config(workdir: str | Path) -> ConfigDict:
     """
     path = Path(workdir) / "config.json"
     if not path.exists():
-        raise UserError(f"{workdir}: is not a run directory (no config.json)")
+        runs = sorted(Path(workdir).glob("runs/*/seed*/config.json")) if (Path(workdir) / "sweep.json").exists() else []
+        hint = f"; it is a sweep's, give one of its runs, such as {runs[0].parent}" if runs else ""
+        raise UserError(f"{workdir}: is not a run directory (no config.json){hint}")
     values = read_json(path)
     if not isinstance(values, dict):
         raise UserError(f"{path}: must hold a JSON object")

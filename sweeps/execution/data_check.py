@@ -1,0 +1,47 @@
+"""Whether the files that the arms of a sweep name are there, told of all arms before anything is launched. No JAX."""
+
+import glob
+import os
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from configs.errors import ConfigError
+from sweeps.spec.sweep import Sweep
+
+KINDS = ("byte", "char")  # tokenizers that are no file
+
+
+def check(sweep: Sweep) -> None:
+    """Makes sure that each path in the arms' data leads to something.
+
+    Raises:
+        ConfigError: a line for each path that does not, with the arms that name it.
+    """
+    arms: dict[str, list[str]] = {}
+    for study in sweep.studies:
+        for arm in study.arms:
+            for problem in missing(arm.config):
+                arms.setdefault(problem, []).append(arm.name)
+    if arms:
+        raise ConfigError(
+            f"{problem} (seen from {os.getcwd()}; {', '.join(names[:5])}{' and others' if len(names) > 5 else ''})"
+            for problem, names in arms.items()
+        )
+
+
+def missing(config: ConfigDict) -> list[str]:
+    """Returns what is wrong with the paths of a resolved config's data."""
+    data, found = config.data, []
+    if data.source == "files":
+        for name in ("path", "validation_path"):
+            if data.get(name) and not _there(data[name]):
+                found.append(f"data.{name} = {data[name]!r}: no file matches")
+    if data.tokenizer and data.tokenizer not in KINDS and not Path(data.tokenizer).expanduser().exists():
+        found.append(f"data.tokenizer = {data.tokenizer!r}: there is no such file")
+    return found
+
+
+def _there(pattern: str) -> bool:
+    pattern = os.path.expanduser(pattern)
+    return os.path.exists(pattern) or next(glob.iglob(pattern, recursive=True), None) is not None
