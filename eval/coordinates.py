@@ -12,6 +12,9 @@ The base width is `model.mup_base_width`, or else the smallest width. Heads grow
 control is.
 """
 
+if not __package__:  # it was started by its path, from where nothing can be imported
+    raise SystemExit("error: start it from the checkout as a module: python -m eval.coordinates")
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
