@@ -64,8 +64,9 @@ def test_what_is_prepared_once_gives_the_same_scores_and_is_not_prepared_again(m
 SCALINGS = ("none", "linear", "ntk", "dynamic", "yarn", "llama3")
 
 
-def test_a_scaling_at_evaluation_is_the_model_built_with_it(make):
-    run = make(eval__multiples=(4,), eval__scalings=SCALINGS)
+@pytest.mark.parametrize("factor", [0.0, 4.0])
+def test_a_scaling_at_evaluation_is_the_model_built_with_it(make, factor: float):
+    run = make(eval__multiples=(4,), eval__scalings=SCALINGS, eval__scaling_factor=factor)
     given = batch(length=64)
     seen = {}
     for variant in variants.variants(run.config)[1:]:
@@ -74,8 +75,12 @@ def test_a_scaling_at_evaluation_is_the_model_built_with_it(make):
         np.testing.assert_allclose(seen[variant.scaling], expected, atol=5e-5, err_msg=variant.scaling)
     for first in SCALINGS:
         for second in SCALINGS:
-            if first < second:  # each kind does something of its own
-                assert np.abs(seen[first] - seen[second]).max() > 1e-3, (first, second)
+            if first < second:
+                difference = np.abs(seen[first] - seen[second]).max()
+                if factor == 0 and (first, second) == ("dynamic", "ntk"):  # dynamic(1) at m L0 is NTK(m)
+                    assert difference < 1e-5
+                else:  # each kind does something of its own; dynamic(4) at 4 L0 is NTK(13)
+                    assert difference > 1e-3, (first, second)
 
 
 def test_scalings_of_one_length_share_one_program(make):
@@ -90,9 +95,12 @@ def test_scalings_of_one_length_share_one_program(make):
 def test_equal_functions_have_equal_keys(make):
     run = make(eval__multiples=(1, 2), eval__scalings=SCALINGS)
     keys = {(v.scaling, v.multiple): scoring.function_key(v.model, v.length) for v in variants.variants(run.config)}
-    # At the training length a factor of 1 leaves RoPE as it is; at twice that only raw RoPE equals the run's own.
+    # At the training length a factor of 1 leaves RoPE as it is; at twice that raw RoPE equals the run's own, and
+    # dynamic(1) is NTK(2).
     assert len({keys[kind, 1.0] for kind in ("trained", *SCALINGS)}) == 1
-    assert len({keys[kind, 2.0] for kind in ("trained", *SCALINGS)}) == len(SCALINGS)
+    assert keys["none", 2.0] == keys["trained", 2.0]
+    assert keys["dynamic", 2.0] == keys["ntk", 2.0]
+    assert len({keys[kind, 2.0] for kind in SCALINGS}) == len(SCALINGS) - 1
 
 
 def test_an_explicit_factor_is_not_mistaken_for_the_computed_one(make):
