@@ -4,7 +4,7 @@ import dataclasses
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -437,6 +437,9 @@ class _Training:
 
         Of a run that failed already no second failure is told; but a run is not done whose last checkpoint is not.
         """
+        if hasattr(self, "stream"):
+            with suppress(OSError):  # shared memory that is gone already
+                self.stream.close()  # else batches that nobody took stay in shared memory
         with self._failing_again(status):
             if hasattr(self, "checkpoints"):
                 self.checkpoints.close()
