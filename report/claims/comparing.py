@@ -3,6 +3,9 @@
 All claims that one report words are one family for Holm's correction: every arm against its baseline in every measure,
 and every RoPE scaling at every length, of all its studies. Of reports in which nothing differs, 5% at most claim
 anything.
+
+Of retrieval past the training length nothing is claimed where an evaluation says that it does not measure distance
+(`measures_distance` is false): such a condition is left out and named.
 """
 
 import math
@@ -348,7 +351,10 @@ class ScalingLine:
 
 @dataclass(frozen=True)
 class ScalingTable:
-    """The RoPE scalings of one arm at one length, applied at evaluation only."""
+    """The RoPE scalings of one arm at one length, applied at evaluation only.
+
+    `local`: those left out of `lines`, whose retrieval at this length does not measure distance.
+    """
 
     arm: str
     measure: str
@@ -356,6 +362,7 @@ class ScalingTable:
     length: float
     seeds: int
     lines: tuple[ScalingLine, ...]
+    local: tuple[str, ...] = ()
 
 
 def _scaling_tables(study: Study) -> list[ScalingTable]:
@@ -368,14 +375,16 @@ def _scaling_tables(study: Study) -> list[ScalingTable]:
             for multiple in sorted({point.multiple for point in points if point.multiple > 1}):
                 here = [point for point in points if point.multiple == multiple]
                 table = _scaling_table(arm, measure, multiple, here, level)
-                if len(table.lines) > 1:
+                if len(table.lines) + len(table.local) > 1:
                     found.append(table)
     return found
 
 
 def _scaling_table(arm: Arm, measure: str, multiple: float, points: list[Point], level: float) -> ScalingTable:
+    seeds, length = len({point.seed for point in points}), points[0].length
+    local = tuple(sorted({point.scaling for point in points if point.local}, key=scaling_order))
     by_scaling: dict[str, list[Point]] = {}
-    for point in points:
+    for point in (point for point in points if point.scaling not in local):
         by_scaling.setdefault(point.scaling, []).append(point)
     estimate: Callable[[Iterable[Point]], Estimate] = mean_loss if measure == "loss" else pooled
     own = by_scaling.get(TRAINED, [])
@@ -386,8 +395,7 @@ def _scaling_table(arm: Arm, measure: str, multiple: float, points: list[Point],
         here = by_scaling[scaling]
         gap = None if scaling == TRAINED or not own else _gap(measure, here, own, noise)
         lines.append(ScalingLine(scaling, estimate(here), gap, level=level, stretch=here[0].stretch))
-    seeds = len({point.seed for point in points})
-    return ScalingTable(arm.name, measure, multiple, points[0].length, seeds, tuple(lines))
+    return ScalingTable(arm.name, measure, multiple, length, seeds, tuple(lines), local)
 
 
 def _gap(measure: str, mine: list[Point], own: list[Point], noise: Noise) -> Difference:

@@ -1,6 +1,7 @@
 """What is shown and what is not, in words: one sentence a comparison."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from report.claims.comparable import DIFFERS, NOTE, REFUSED, marks, matched, reference_arm, within
@@ -58,8 +59,12 @@ def _over_tasks(study: Study) -> str:
     return (
         f"Over {plural(len(found.tasks), 'condition')} ({listed(list(found.tasks))} tokens) and all seeds, the mean of "
         f"the middle half of accuracies (IQM): {listed(arms)}. Probability that a run beats one of {found.baseline}: "
-        f"{listed(chances)}{few}."
+        f"{listed(chances)}{few}.{_left_out(found.local)}"
     )
+
+
+def _left_out(names: Sequence[str]) -> str:
+    return f" Left out, since retrieval there does not measure distance: {listed(list(names))}." if names else ""
 
 
 def _between(ends: tuple[float, float]) -> str:
@@ -203,29 +208,33 @@ def _strength(table: ScalingTable, label: dict[str, str]) -> str:
 
 def _scaling(study: Study, table: ScalingTable) -> Sentence:
     own = [arm for arm in study.arms if arm.name == table.arm]
-    label = {line.scaling: scaling_label(own, line.scaling) for line in table.lines}
+    label = {name: scaling_label(own, name) for name in (*(line.scaling for line in table.lines), *table.local)}
     values = [f"{label[line.scaling]} {_value(table.measure, line.estimate)}" for line in table.lines]
     what = "loss" if table.measure == "loss" else "retrieval"
     tokens = f" ({counted(table.length)} tokens)" if math.isfinite(table.length) else ""
     unit = " nats" if table.measure == "loss" else ""
-    head = f"{table.arm}, {what} at {multiple(table.multiple)} the training length{tokens}: {listed(values)}{unit}"
-    head += _strength(table, label)
+    head = f"{table.arm}, {what} at {multiple(table.multiple)} the training length{tokens}"
+    left = _left_out([label[name] for name in table.local])
+    if not values:
+        return Sentence("note", f"{head}: nothing is claimed.{left}")
+    head += f": {listed(values)}{unit}{_strength(table, label)}"
     gaps = [line for line in table.lines if line.difference is not None and line.difference.seeds]
     reference = label[table.lines[0].scaling]
     if not gaps:
-        return Sentence("note", f"{head}.")
+        return Sentence("note", f"{head}.{left}")
     if table.seeds < 2:
         noise = "validation tokens" if table.measure == "loss" else "examples"
         tail = (
             f"One seed cannot resolve anything about seeds; these are intervals over {noise}, measurement noise only."
         )
-        return Sentence(ONE_SEED, f"{head}. {tail}")
+        return Sentence(ONE_SEED, f"{head}. {tail}{left}")
     resolved = [_moved(table.measure, line, label) for line in gaps if line.resolved]
     open_ = [_open(table.measure, line, label) for line in gaps if not line.resolved]
     parts = [f"Against {reference}: {'; '.join(resolved)}"] if resolved else []
     if open_:
         parts.append(f"{'Not' if parts else f'Against {reference} not'} resolved: {listed(open_)}")
-    return Sentence(RESOLVED if resolved else UNRESOLVED, f"{head}, {plural(table.seeds, 'seed')}. {'. '.join(parts)}.")
+    said = f"{head}, {plural(table.seeds, 'seed')}. {'. '.join(parts)}.{left}"
+    return Sentence(RESOLVED if resolved else UNRESOLVED, said)
 
 
 def _moved(measure: str, line: ScalingLine, label: dict[str, str]) -> str:

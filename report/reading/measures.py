@@ -138,6 +138,7 @@ class Point:
     pairs: float = math.nan  # pairs, needles, hops or tokens a row
     merged: tuple[float, ...] = ()  # other depths that this cell stands for
     stretch: float = math.nan  # by how much the slowest rotary pair is slowed; nan: not known
+    local: bool = False  # the evaluation says that it does not measure distance (measures_distance is false)
 
     @property
     def worth(self) -> tuple[float, float]:
@@ -281,7 +282,9 @@ def _share(arm: Arm, run: Run, raw: dict[str, Any], counts: dict[str, Any]) -> P
     point = _point(arm, run, raw, share.mean, share.low, share.high)
     merged = tuple(number(depth) for depth in items(raw, "merged"))
     pairs = number(raw.get("pairs"))
-    return replace(point, correct=correct, examples=examples, independent=independent, pairs=pairs, merged=merged)
+    local = raw.get("measures_distance") is False
+    counted = replace(point, correct=correct, examples=examples, independent=independent, pairs=pairs)
+    return replace(counted, merged=merged, local=local)
 
 
 def _clustered(correct: float, examples: float, independent: float) -> Estimate:

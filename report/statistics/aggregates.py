@@ -2,12 +2,13 @@
 
 Both as Agarwal et al. define them (2021, arXiv 2108.13264; their library is rliable). A task is one condition that
 every arm was asked in: a retrieval task at one length with one number of pairs, under the arm's own scaling; its score
-is the share that is right. Their bootstrap draws the runs of each task by themselves; here one model answers all tasks
-of a seed, so that whole seeds are drawn.
+is the share that is right. A condition that does not measure distance in some run is no task: it is left out and named.
+Their bootstrap draws the runs of each task by themselves; here one model answers all tasks of a seed, so that whole
+seeds are drawn.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from report.claims.comparable import apart, reference_arm
 from report.page.formats import counted
 from report.reading.directories import Arm, Study, dig
-from report.reading.measures import TRAINED, names, retrieval_points
+from report.reading.measures import TRAINED, Point, names, retrieval_points
 from report.statistics.intervals import BOOTSTRAP_FROM, RESAMPLES, expanded_tail
 
 
@@ -38,11 +39,12 @@ class Over:
 
 @dataclass(frozen=True)
 class Table:
-    """The arms of a study over the tasks they share."""
+    """The arms of a study over the tasks they share; `local`: those left out, which do not measure distance."""
 
     tasks: tuple[str, ...]
     baseline: str
     arms: tuple[Over, ...]
+    local: tuple[str, ...] = ()
 
 
 def iqm(scores: np.ndarray) -> float:
@@ -97,16 +99,19 @@ def table(study: Study) -> Table | None:
     if baseline is None or len(by_arm) < 2 or baseline.name not in by_arm:
         return None
     every = [set(scores) for seeds in by_arm.values() for scores in seeds.values()]
-    tasks = sorted(set.intersection(*every), key=lambda task: (task[0], task[1:]))
+    shared = sorted(set.intersection(*every), key=lambda task: (task[0], task[1:]))
+    local = {task for arm in study.arms if arm.name in by_arm for task in _local(arm)}
+    tasks = [task for task in shared if task not in local]
     if len(tasks) < 2:
         return None
     arrays = {name: _array(seeds, tasks) for name, seeds in by_arm.items()}
     rows = [
         _over(name, mine, None if name == baseline.name else arrays[baseline.name]) for name, mine in arrays.items()
     ]
-    several = len({task[2] for task in tasks}) > 1
-    labels = tuple(_label(task, several) for task in tasks)
-    return Table(labels, baseline.name, tuple(rows))
+    several = len({task[2] for task in shared}) > 1
+    labels = {task: _label(task, several) for task in shared}
+    left = tuple(labels[task] for task in shared if task in local)
+    return Table(tuple(labels[task] for task in tasks), baseline.name, tuple(rows), left)
 
 
 def _over(name: str, mine: np.ndarray, other: np.ndarray | None) -> Over:
@@ -123,13 +128,21 @@ Task = tuple[str, float, float]  # name, length in tokens, pairs or needles a ro
 
 def _scores(arm: Arm) -> dict[int, dict[Task, float]]:
     """Returns {seed: {task: share}} of an arm's finished runs."""
-    name = ", ".join(names(arm, lambda run: dig(run.evals.get("retrieval"), "task")))
     found: dict[int, dict[Task, float]] = {}
+    for task, point in _points(arm):
+        found.setdefault(point.seed, {})[task] = point.value
+    return found
+
+
+def _local(arm: Arm) -> set[Task]:
+    return {task for task, point in _points(arm) if point.local}
+
+
+def _points(arm: Arm) -> Iterator[tuple[Task, Point]]:
+    name = ", ".join(names(arm, lambda run: dig(run.evals.get("retrieval"), "task")))
     for point in retrieval_points(arm, every=True):
         if point.scaling == TRAINED:
-            pairs = point.pairs if math.isfinite(point.pairs) else 0.0
-            found.setdefault(point.seed, {})[name, point.length, pairs] = point.value
-    return found
+            yield (name, point.length, point.pairs if math.isfinite(point.pairs) else 0.0), point
 
 
 def _array(seeds: dict[int, dict[Task, float]], tasks: Sequence[Task]) -> np.ndarray:

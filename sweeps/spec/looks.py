@@ -8,7 +8,7 @@ Testing again and again at 5% would claim falsely far more often than that, so e
 `care` beside an ordinary list of seeds has the report say how many seeds would show a difference of that size.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,14 +80,14 @@ def resumed(sweep: Sweep, recorded: Mapping[str, Any]) -> Sweep:
     return replace(sweep, studies=tuple(again(study) for study in sweep.studies))
 
 
-def looked(sweep: Sweep, recorded: Mapping[str, Any], measured: Mapping[str, set[int]]) -> Sweep:
+def looked(sweep: Sweep, recorded: Mapping[str, Any], measured: Callable[[str], set[int]]) -> Sweep:
     """Returns the sweep with the numbers of seeds at which its studies without a plan were looked at before.
 
     A list of seeds that has grown since results were there was looked at, at the number of seeds that it had.
 
     Args:
         recorded: the directory's sweep.json; empty for a new one.
-        measured: by study, the seeds of which some run has ended.
+        measured: of a study by its name, the seeds of which some run is measured; asked only of those that have grown.
     """
     before = {study.get("name"): study for study in recorded.get("studies", [])}
 
@@ -95,8 +95,8 @@ def looked(sweep: Sweep, recorded: Mapping[str, Any], measured: Mapping[str, set
         earlier = before.get(study.name, {})
         seeds, known = set(earlier.get("seeds") or []), earlier.get("looked") or []
         known = [number for number in known if isinstance(number, int)] if isinstance(known, list) else []
-        grown = bool(set(study.seeds) - seeds) and bool(seeds & measured.get(study.name, set()))
-        more = [len(seeds)] if grown and study.plan is None and len(seeds) not in known else []
+        grown = bool(seeds) and bool(set(study.seeds) - seeds) and study.plan is None and len(seeds) not in known
+        more = [len(seeds)] if grown and seeds & measured(study.name) else []
         return replace(study, looked=(*known, *more))
 
     return replace(sweep, studies=tuple(marked(study) for study in sweep.studies))

@@ -167,12 +167,13 @@ def continued(directory: Path, sweep: Sweep) -> Sweep:
     if not (directory / "sweep.json").exists():
         return sweep
     recorded = read(directory)
-    measured: dict[str, set[int]] = {}
-    for study in recorded["studies"]:
-        paths = [
-            (seed, directory / "runs" / arm["name"] / f"seed{seed}") for arm in study["arms"] for seed in study["seeds"]
-        ]
-        measured[study["name"]] = {seed for seed, path in paths if (path / "eval" / "loss.json").is_file()}
+    studies = {study["name"]: study for study in recorded["studies"]}
+
+    def measured(name: str) -> set[int]:
+        arms, seeds = studies[name]["arms"], studies[name]["seeds"]
+        paths = [(seed, directory / "runs" / arm["name"] / f"seed{seed}") for arm in arms for seed in seeds]
+        return {seed for seed, path in paths if not provenance.problem(path, looks.MEASURED)}
+
     return looks.looked(looks.resumed(sweep, recorded), recorded, measured)
 
 

@@ -2,10 +2,15 @@
 
 import copy
 
+import pytest
+
 from report.charts.lengths import retrieval_by_length, retrieval_by_scaling
+from report.claims import words
+from report.claims.comparing import scaling_tables
 from report.page import table
 from report.reading import distance
 from report.reading.directories import read
+from report.statistics import aggregates
 from tests.report import synthetic
 
 
@@ -59,3 +64,62 @@ def test_results_from_before_distances_were_measured_are_read_and_marked(tmp_pat
     figure = retrieval_by_length(study)
     assert "Distance not known, so that it may be local: everything beyond the training length." in figure.caption
     assert distance.BASELINE not in str(figure.spec)
+
+
+def local_at(evaluated: dict, multiple: int, scaling: str = "trained") -> dict:
+    """The same file, in which one condition says that it does not measure distance."""
+    found = copy.deepcopy(evaluated)
+    for entry in found["by_length"]:
+        if (entry["multiple"], entry["scaling"]) == (multiple, scaling):
+            entry["measures_distance"] = False
+    return found
+
+
+def scalings_of(tmp_path, evaluated: dict) -> tuple[dict, list[str]]:
+    """The report's tables of retrieval under scalings, by multiple, and its sentences about them."""
+    study = study_of(tmp_path, evaluated)
+    first, rest = words.scalings(study)
+    return {found.multiple: found for found in scaling_tables(study)}, [one.text for one in (*first, *rest)]
+
+
+@pytest.mark.parametrize("local", ["linear", "trained"])
+def test_no_scaling_is_claimed_to_be_better_where_retrieval_does_not_measure_distance(tmp_path, local):
+    whole = measured({2: 0.0, 4: 0.0, 8: 0.0}, ("linear", "yarn"))
+    every, _ = scalings_of(tmp_path / "whole", whole)
+    assert all(len(found.lines) == 3 and not found.local for found in every.values())
+    tables, said = scalings_of(tmp_path / "part", local_at(whole, 4, local))
+    assert tables[4].local == (local,) and local not in [line.scaling for line in tables[4].lines]
+    (sentence,) = [text for text in said if "252 tokens" in text]
+    assert "Left out, since retrieval there does not measure distance: " in sentence
+    if local == "trained":  # nothing is left that the others could be compared with
+        assert all(line.difference is None for line in tables[4].lines) and "Against" not in sentence
+    else:
+        assert "distance: linear" in sentence
+        assert [line.difference is None for line in tables[4].lines] == [True, False]
+    assert len(tables[2].lines) == len(tables[8].lines) == 3
+    assert not any("Left out" in text for text in said if "252 tokens" not in text)
+
+
+def test_a_length_at_which_nothing_measures_distance_is_named_and_claims_nothing(tmp_path):
+    evaluated = measured({2: 0.0, 4: 0.0, 8: 0.0}, ("linear",))
+    tables, said = scalings_of(tmp_path, local_at(local_at(evaluated, 8, "linear"), 8))
+    assert tables[8].lines == () and len(tables[8].local) == 2
+    (sentence,) = [text for text in said if "504 tokens" in text]
+    assert "nothing is claimed. Left out, since retrieval there does not measure distance: " in sentence
+
+
+def test_a_condition_that_does_not_measure_distance_in_one_run_is_no_task_of_the_mean_over_tasks(tmp_path):
+    evaluated = {"a": measured({2: 0.0, 4: 0.0, 8: 0.0}), "b": synthetic.retrieval_json(0.6)}
+    arms = {"a": synthetic.config(1), "b": synthetic.config(2)}
+    for arm, found in evaluated.items():
+        for seed in (0, 1):
+            run = tmp_path / "runs" / arm / f"seed{seed}"
+            given = local_at(found, 4) if (arm, seed) == ("b", 1) else found
+            synthetic.write_run(run, info=synthetic.run_json(seed), lines=[], evals={"retrieval": given})
+    study = read(synthetic.write_sweep(tmp_path, [synthetic.study_json("s", arms, [0, 1], evals=["retrieval"])]))
+    (study,) = study.studies
+    found = aggregates.table(study)
+    assert found is not None and found.local == ("mqar at 252",) and "mqar at 252" not in found.tasks
+    assert len(found.tasks) == 3
+    (sentence,) = [one.text for one in words.arms(study) if "IQM" in one.text]
+    assert sentence.endswith("Left out, since retrieval there does not measure distance: mqar at 252.")

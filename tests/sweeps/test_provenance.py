@@ -145,6 +145,15 @@ def test_a_sweep_json_that_was_only_touched_is_the_same(tmp_path):
     assert written.replaced()
 
 
+@pytest.mark.parametrize(("step", "looked"), [(25, (1,)), (24, ())])
+def test_seeds_were_looked_at_only_by_a_result_of_the_run_as_it_stands(tmp_path, step, looked):
+    sweep = sweep_of(tmp_path, ["a"], seeds=(0,), **{"budget.amount": 25.0})
+    assert run(tmp_path, sweep).code == 0
+    result(tmp_path).write_text(json.dumps(json.loads(result(tmp_path).read_text()) | {"step": step}))
+    grown = sweep_of(tmp_path, ["a"], seeds=(0, 1), **{"budget.amount": 25.0})
+    assert state.continued(tmp_path / "out", grown).studies[0].looked == looked
+
+
 def test_fields_of_configs_are_what_identities_are_made_of(tmp_path):
     sweep = sweep_of(tmp_path, ["a", "b"])
     hashes = {provenance.run_hash(fields.to_dict(one.config)) for one in sweep.runs()}
