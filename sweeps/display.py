@@ -1,9 +1,10 @@
 """Runs as lines of a table: live on a terminal, plain lines elsewhere, and once for `sweeps.status`."""
 
+import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -18,6 +19,7 @@ COLUMNS = ("run", "status", "step", "loss", "val loss", "tokens/s", "left", "")
 COLOURS = {"done": "green", "running": "cyan", "failed": "red", "diverged": "magenta", "preempted": "yellow"}
 # What a table too long for the screen shows first.
 URGENCY = {"running": 0, "failed": 1, "diverged": 1, "preempted": 2, "done": 3, "waiting": 4}
+REFRESH = 0.25  # seconds between two drawings of the table, at least
 EVERY = 30.0  # seconds between plain lines about runs at work
 
 Row = tuple[str, ...]
@@ -122,6 +124,8 @@ class LiveTable:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.live = Live(console=console, auto_refresh=False, transient=False)
+        self.last = -math.inf
+        self.shown: tuple[Board, Mapping[str, str]] | None = None
 
     def __enter__(self) -> "LiveTable":
         self.live.start()
@@ -130,11 +134,19 @@ class LiveTable:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.shown is not None:
+            self._draw(*self.shown)  # how it ended
         self.live.stop()
 
-    def update(self, board: Board, phases: Mapping[str, str]) -> None:
-        """Shows how every run stands."""
+    def update(self, board: Board, phases: Mapping[str, str], changed: Collection[str] | None = None) -> None:
+        """Shows how every run stands, at most four times a second."""
+        self.shown = board, phases
+        if time.monotonic() - self.last >= REFRESH:
+            self._draw(board, phases)
+
+    def _draw(self, board: Board, phases: Mapping[str, str]) -> None:
         self.live.update(table(board, phases, self.console.height), refresh=True)
+        self.last = time.monotonic()
 
     def say(self, line: str) -> None:
         """Prints a line above the table."""
@@ -157,19 +169,20 @@ class Lines:
     ) -> None:
         pass
 
-    def update(self, board: Board, phases: Mapping[str, str]) -> None:
-        """Tells what has changed since the last call."""
+    def update(self, board: Board, phases: Mapping[str, str], changed: Collection[str] | None = None) -> None:
+        """Prints what has changed since the last call; only `changed` is looked at, where it is given."""
         due = time.monotonic() - self.last >= self.every
         first = not self.shown
-        for key, run in board.items():
+        for key in board if changed is None or first else sorted(changed):
+            run = board[key]
             status = phases.get(key) or run.status
             waits = queued(status)
             status = "queued" if waits else status
-            changed = self.shown.get(key) != status
+            differs = self.shown.get(key) != status
             self.shown[key] = status
             # What an earlier launch has done is in the summary.
             often = (first or due) and key in phases and not waits
-            if (changed and not first and status != "ending") or often:
+            if (differs and not first and status != "ending") or often:
                 self.say(f"{key}: {_told(run, phases.get(key, ''))}")
         if first or due:
             self.last = time.monotonic()

@@ -3,7 +3,7 @@
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from configs import interrupt
 from configs.evaluations import EVALUATIONS
 from sweeps.execution import packs
 from sweeps.execution.policy import RESUMPTIONS, Policy
+from sweeps.execution.waiting import Waiting
 from sweeps.execution.worker import EVALUATE, TOGETHER, TRAIN, Job, record_eval_error
 from sweeps.launchers import registry
 from sweeps.launchers.launcher import Ended, Engine
@@ -29,8 +30,11 @@ GRACE = 180.0  # seconds that runs have to save themselves
 class Display(Protocol):
     """Whom the launcher tells."""
 
-    def update(self, board: dict[str, Standing], phases: dict[str, str]) -> None:
-        """Shows how every run stands; `phases` says what is being done with those at work."""
+    def update(self, board: dict[str, Standing], phases: dict[str, str], changed: Collection[str]) -> None:
+        """Shows how every run stands; `phases` says what is being done with those at work.
+
+        `changed` names the runs that were at work or otherwise changed since the last call.
+        """
 
     def say(self, line: str) -> None:
         """Tells one line."""
@@ -88,6 +92,7 @@ class Driver:
         self.sweep, self.told = sweep, set[str]()
         self.runs = {run.key: run for run in sweep.runs()}
         self.board = {key: self._read(run) for key, run in self.runs.items()}
+        self.changed = set(self.board)  # runs whose entry on the board the display has not seen
         self.last: dict[int, tuple[str, str]] = {}  # place -> the arm whose programs its worker has compiled
         self.active: dict[int, Job] = {}
         self.resumed: Counter[str] = Counter()
@@ -98,13 +103,14 @@ class Driver:
         self.exclusive = exclusive
         self.written = state.Written(directory)
         wanted = [self._job(run, timed=not exclusive) for run in self.runs.values()]
-        self.waiting = [job for job in wanted if job is not None]
-        self._take_over()
+        self._take_over({job.key: job for job in wanted if job is not None})
 
-    def _take_over(self) -> None:
+    def _waiting(self, wanted: Iterable[Job]) -> Waiting:
+        return Waiting(wanted, needs=self._needs, ready=self._is_ready)
+
+    def _take_over(self, wanted: dict[str, Job]) -> None:
         """Leaves the runs alone that an engine has already: this one's go on, another's are told."""
-        wanted = {job.key: job for job in self.waiting} | {job.key: self._chosen(job) for job in self._ready()}
-        self.active.update(self.engine.adopt(wanted))
+        self.active.update(self.engine.adopt(_Bound(wanted, self._bound)))
         taken = {job.key for job in self.active.values()}
         records = [record for record in registry.noted(self.directory) if record.key not in taken]
         said = registry.states(self.directory, records)
@@ -112,17 +118,17 @@ class Driver:
             word = said.get(record.key)  # None: Slurm cannot be asked here
             if word is not None and word.over:
                 jobs.forget(self.directory, record.arm, record.seed)
-            elif word is not None and any(job.key == record.key for job in self.waiting):
+            elif word is not None and record.key in wanted:
                 taken.add(record.key)
                 self.summary.busy[record.key] = (
                     f"{record.engine} has it as job {record.id} ({word.state}); python -m sweeps.cancel "
                     f"{self.directory} takes it back"
                 )
-        self.waiting = [job for job in self.waiting if job.key not in taken]
+        self.waiting = self._waiting(job for key, job in wanted.items() if key not in taken)
 
     def _read(self, run: Run) -> Standing:
         workdir = state.run_dir(self.directory, run.arm, run.seed)
-        return run_status.read(workdir, run.evals, state.total_steps(run.config.to_dict()))
+        return run_status.read(workdir, run.evals, state.total_steps(run.base))
 
     def _job(self, run: Run, *, timed: bool) -> Job | None:
         """Returns what is left to do for a run, or None. Evaluations that failed are tried again."""
@@ -133,22 +139,25 @@ class Driver:
         evals = tuple(name for name in left if timed or name not in TIMED)
         if stands.status == "done" and not evals:
             return None
-        workdir = state.run_dir(self.directory, run.arm, run.seed)
         return Job(
-            str(self.directory), run.study, run.arm, run.seed, state.bound(self.directory, run.config, workdir), evals,
+            str(self.directory), run.study, run.arm, run.seed, {}, evals,  # its config is filled in when it begins
             self.functions.train, self.functions.evaluate, self.policy.timeout, self.functions.together,
         )  # fmt: skip
 
-    def _ready(self) -> list[Job]:
-        """Returns the jobs that could go on now: a run that continues another begins when that one is done."""
+    def _needs(self, job: Job) -> list[str]:
+        """Returns the runs whose end may let a job begin: the one it continues, and those that choose its field."""
+        run = self.runs[job.key]
+        before = chains.parent(run)
+        return [*([before] if before else []), *(run.select.keys(run.arm) if run.select else [])]
 
-        def ready(job: Job) -> bool:
-            run = self.runs[job.key]
-            before = chains.key(run.config)
-            begun = not before or self.board[job.key].status != "waiting" or self.board[before].status == "done"
-            return begun and select.ready(run, self.board) and not select.hopeless(self.directory, run)
-
-        return [] if self.halted else [job for job in self.waiting if ready(job)]
+    def _is_ready(self, job: Job) -> bool:
+        """Tells whether a job could begin now: a run that continues another begins when that one is done."""
+        run = self.runs[job.key]
+        before = chains.parent(run)
+        begun = not before or self.board[job.key].status != "waiting" or self.board[before].status == "done"
+        if run.select is None:
+            return begun
+        return begun and select.ready(run, self.board) and not select.hopeless(self.directory, run)
 
     def _timed_jobs(self) -> list[Job]:
         """Returns the timed evaluations that are left, alone: what has failed in this launch is not tried twice."""
@@ -161,7 +170,7 @@ class Driver:
         """Runs everything that is left; `caught` collects the signals that end it early."""
         self._loop(caught)
         if self.exclusive and not caught and not self.halted:
-            self.waiting = self._timed_jobs()
+            self.waiting = self._waiting(self._timed_jobs())
             self._loop(caught, most=1)
         if caught:
             self._stop(caught)
@@ -170,7 +179,7 @@ class Driver:
         return self.summary
 
     def _loop(self, caught: list[int], most: int | None = None) -> None:
-        while (self._ready() or self.active) and not caught:
+        while (self.active or (self.waiting and not self.halted)) and not caught:
             self._dispatch(most)
             self._show()
             for ended in self.engine.ended(self.engine.tick):
@@ -192,38 +201,46 @@ class Driver:
         self.engine.withdraw()
 
     def _dispatch(self, most: int | None) -> None:
-        ready = self._ready()
         for place in self.engine.free():
-            if not ready or (most is not None and len(self.active) >= most):
+            if self.halted or not self.waiting or (most is not None and len(self.active) >= most):
                 return
             elsewhere = {arm for other, arm in self.last.items() if other != place and other in self.active}
             if most == 1:
-                place = self._home(ready[0], place)
-            job = choose(ready, self.last.get(place), elsewhere)
-            self.waiting.remove(job)
-            ready.remove(job)
+                place = self._home(self.waiting.next(None, set()), place)
+            job = self.waiting.next(self.last.get(place), elsewhere)
+            self.waiting.take(job)
             job = self._chosen(job)
-            for other, bound in packs.companions(job, ready, self.pack - 1, self._chosen):
-                self.waiting.remove(other)
-                ready.remove(other)
+            for other, bound in packs.companions(job, self.waiting.ready(), self.pack - 1, self._chosen):
+                self.waiting.take(other)
                 job = replace(job, companions=(*job.companions, bound))
             self.engine.start(place, job)
             self.active[place] = job
             self.last[place] = (job.study, job.arm)
 
     def _chosen(self, job: Job) -> Job:
-        """Returns the job with the hyperparameter that was chosen for its arm, which sweep.json then records."""
+        """Returns the job with its config, and what was chosen for its arm in it, which sweep.json then records."""
         run = self.runs[job.key]
-        if run.select is None:
-            return job
-        if run.arm not in self.told:
+        if run.select is not None and run.arm not in self.told:
             state.record(self.directory, self.sweep, now())
             self.written.take()
             line = dict(select.told(self.directory, self.sweep))[run.arm]
             self.display.say(line)
             self.told.add(run.arm)
-        config = state.bound(self.directory, select.decided(self.directory, run), job.workdir)
-        return replace(job, config=config)
+        return self._bound(job)
+
+    def _bound(self, job: Job) -> Job:
+        run = self.runs[job.key]
+        decided = self._is_ready(job) or run.select is None
+        config = select.decided(self.directory, run) if decided else run.config
+        return replace(job, config=state.bound(self.directory, config, job.workdir))
+
+    def _put(self, key: str, stands: Standing) -> None:
+        """Sets how a run stands, and looks again at the runs that wait for it."""
+        if stands == self.board[key]:
+            return
+        self.board[key] = stands
+        self.changed.add(key)
+        self.waiting.ended(key)
 
     def _home(self, job: Job, otherwise: int) -> int:
         """Returns the free place whose worker has the job's programs compiled, if there is one."""
@@ -245,7 +262,7 @@ class Driver:
             self._died(job, ended.reason, stopping)
         elif status in ("lost", "cancelled"):
             self._left(job, ended.reason)
-        self.board[job.key] = self._read(run)
+        self._put(job.key, self._read(run))
         if stopping:
             return
         if status == "busy":
@@ -257,7 +274,7 @@ class Driver:
             self.resumed[job.key] += 1
             self.lost[job.key] = ended.reason
             if self.resumed[job.key] <= RESUMPTIONS:
-                self.waiting.append(job)
+                self.waiting.add(job)
         else:
             self._again(job)
 
@@ -271,7 +288,7 @@ class Driver:
             self.tried[job.key] += 1
             why = stands.error_line or next(iter(stands.eval_errors.values()), "")
             self.display.say(f"{job.key}: {why}: retry {self.tried[job.key]} of {self.policy.retries}")
-            self.waiting.append(job)
+            self.waiting.add(job)
         elif self.policy.on_failure == "stop" and not self.halted:
             self.halted = True
             self.display.say(f"{job.key} failed: no more runs begin (--on-failure=stop), those at work end")
@@ -323,8 +340,10 @@ class Driver:
     def _show(self) -> None:
         at_work = self._at_work()
         for _, job in at_work:
-            self.board[job.key] = self._read(self.runs[job.key])
-        self.display.update(self.board, {job.key: self._phase(place, job) for place, job in at_work})
+            self._put(job.key, self._read(self.runs[job.key]))
+        self.changed.update(job.key for _, job in at_work)
+        self.display.update(self.board, {job.key: self._phase(place, job) for place, job in at_work}, self.changed)
+        self.changed = {job.key for _, job in at_work}
 
     def _at_work(self) -> list[tuple[int, Job]]:
         """Returns (place, job) of every run at work, each of a pack's too."""
@@ -370,23 +389,26 @@ class Driver:
             self.summary.diverged[key] = why
         if (why := select.hindrance(self.runs[key], self.board)) and self.summary.stopped_by is None:
             self.summary.failed[key] = why
-        before = chains.key(self.runs[key].config)
+        before = chains.parent(self.runs[key])
         while before is not None and (stands := self._read(self.runs[before])).status == "waiting":
-            before = chains.key(self.runs[before].config)
+            before = chains.parent(self.runs[before])
         if before is None or stands.status == "done" or self.summary.stopped_by is not None:
             return
         told = self.summary.diverged if stands.status == "diverged" else self.summary.failed
         told[key] = f"not begun: {before}, which it continues, is {stands.status}"
 
 
-def choose(waiting: Sequence[Job], last: tuple[str, str] | None, elsewhere: set[tuple[str, str]]) -> Job:
-    """Returns the job a place takes next.
+class _Bound(Mapping[str, Job]):
+    """Jobs by their runs, each with its config filled in when it is looked up."""
 
-    The seeds of an arm go to one worker, which has compiled its programs already: first another seed of the place's
-    last arm, then an arm that no other worker is at, then whatever is next.
-    """
+    def __init__(self, jobs: Mapping[str, Job], bound: Callable[[Job], Job]) -> None:
+        self._jobs, self._bound = jobs, bound
 
-    def first(fits: Callable[[tuple[str, str]], bool]) -> Job | None:
-        return next((job for job in waiting if fits((job.study, job.arm))), None)
+    def __getitem__(self, key: str) -> Job:
+        return self._bound(self._jobs[key])
 
-    return first(lambda arm: arm == last) or first(lambda arm: arm not in elsewhere) or waiting[0]
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._jobs)
+
+    def __len__(self) -> int:
+        return len(self._jobs)

@@ -5,7 +5,7 @@ itself; one that cannot be trained with the others is trained alone.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -32,14 +32,16 @@ def check(number: int, launcher: str, packs: bool) -> None:
         raise UserError(f"--pack={number}: --launcher={launcher} gives each run a process of its own; must be 1")
 
 
-def companions(job: Job, others: Sequence[Job], most: int, chosen: Callable[[Job], Job]) -> list[tuple[Job, Job]]:
+def companions(job: Job, others: Iterable[Job], most: int, chosen: Callable[[Job], Job]) -> list[tuple[Job, Job]]:
     """Returns the jobs that can train with `job`, `most` of them: (as they wait, with the values chosen for them)."""
     key = pack_compat.key(fields.from_dict(job.config)) if most > 0 and _trains(job) else None
     if key is None:
         return []
     found: list[tuple[Job, Job]] = []
-    for other in others:
-        if len(found) < most and _trains(other):
+    for other in list(others):
+        if len(found) == most:
+            break
+        if _trains(other):
             bound = chosen(other)
             if pack_compat.key(fields.from_dict(bound.config)) == key:
                 found.append((other, bound))

@@ -6,14 +6,12 @@ when the run it continues is done. No JAX.
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from configs.errors import nearest
-
-if TYPE_CHECKING:
-    from sweeps.spec.sweep import Study
+from sweeps.spec.sweep import Run, Study
 
 PREFIX = "arm:"
 
@@ -29,13 +27,19 @@ def key(config: ConfigDict) -> str | None:
     return None if arm is None else f"{arm}/seed{config.seed}"
 
 
+def parent(run: Run) -> str | None:
+    """Returns the run, `<arm>/seed<k>`, that a run continues, or None."""
+    arm = continued(run.base)
+    return None if arm is None else f"{arm}/seed{run.seed}"
+
+
 def same(on_disk: Any, config: ConfigDict) -> bool:
     """Tells whether the path in a run's config.json is the run that `config` continues, wherever the sweep lay then."""
     wanted = key(config)
     return wanted is not None and Path(str(on_disk)).parts[-3:] == ("runs", *Path(wanted).parts)
 
 
-def problems(studies: Iterable["Study"]) -> list[str]:
+def problems(studies: Iterable[Study]) -> list[str]:
     """Returns a line for each arm that continues what is not there: no such arm, other seeds, or itself in the end."""
     known = {arm.name: (arm, study) for study in studies for arm in study.arms}
     found = []

@@ -97,14 +97,26 @@ class Arm:
 
 @dataclass(frozen=True)
 class Run:
-    """One arm with one seed: one run directory. `select` says how a field that `config` leaves open is chosen."""
+    """One arm with one seed: one run directory.
+
+    `base` is the arm's config, the same object for all of its seeds; `select` says how a field that it leaves open is
+    chosen.
+    """
 
     study: str
     arm: str
     seed: int
-    config: ConfigDict
+    base: ConfigDict
     evals: tuple[str, ...]
     select: Selection | None = None
+
+    @property
+    def config(self) -> ConfigDict:
+        """The run's own config, made anew at each call: the arm's with this seed, labelled with the arm's name."""
+        config = copy.deepcopy(self.base)
+        config.seed = self.seed
+        config.name = self.arm
+        return config
 
     @property
     def key(self) -> str:
@@ -158,16 +170,8 @@ class Sweep:
     def runs(self) -> list[Run]:
         """Returns every run, the seeds of an arm one after the other, so that its compiled programs serve them all."""
         return [
-            Run(study.name, arm.name, seed, with_seed(arm, seed), study.evals, study.select)
+            Run(study.name, arm.name, seed, arm.config, study.evals, study.select)
             for study in self.studies
             for arm in study.arms
             for seed in study.seeds
         ]
-
-
-def with_seed(arm: Arm, seed: int) -> ConfigDict:
-    """Returns the arm's config for one seed, labelled with the arm's name."""
-    config = copy.deepcopy(arm.config)
-    config.seed = seed
-    config.name = arm.name
-    return config

@@ -321,11 +321,17 @@ def _budget(config: Any) -> dict[str, Any]:
 def contradictions(directory: Path, runs: list[Run]) -> list[str]:
     """Returns a line for each arm whose runs on disk were made with another config, naming the fields."""
     found: dict[tuple[str, str], list[int]] = {}
+    plain: dict[str, Any] = {}  # the config of each arm as JSON has it
     for run in runs:
         path = run_dir(directory, run.arm, run.seed) / "config.json"
         if not path.exists() or _failed_at_once(path.parent):
             continue
-        changed = differences(read_json(path), select.decided(directory, run))
+        on_disk = read_json(path)
+        if run.arm not in plain:
+            plain[run.arm] = _plain(fields.to_dict(run.base))
+        if run.select is None and _agrees(on_disk, {**plain[run.arm], "seed": run.seed, "name": run.arm}):
+            continue
+        changed = differences(on_disk, select.decided(directory, run))
         if run.select is not None and select.read(directory, run.select, run.arm) is None:
             changed = [phrase for phrase in changed if not phrase.startswith(f"{run.select.field} was ")]
         if changed:
@@ -342,8 +348,8 @@ def contradictions(directory: Path, runs: list[Run]) -> list[str]:
 
 def _changed_parents(directory: Path, runs: list[Run]) -> Iterator[tuple[Run, str]]:
     """Yields each run on disk that started from another run than the sweep now asks for, or than lies there now."""
-    started = [run for run in runs if run.config.init_from]
-    names = {chains.key(run.config) for run in started}
+    started = [run for run in runs if run.base.init_from]
+    names = {chains.parent(run) for run in started}
     parents = [run for run in runs if run.key in names]
     wanted = {
         run.key: fields.to_dict(select.decided(directory, run))
@@ -383,6 +389,15 @@ def differences(on_disk: Any, wanted: ConfigDict) -> list[str]:
         and not (name == select.SPLIT and "split" not in _evaluation(on_disk))
         and not (name == "init_from" and chains.same(before[name], wanted))
     ]
+
+
+def _agrees(on_disk: Any, wanted: dict[str, Any]) -> bool:
+    """Tells quickly whether a config.json is the config that is wanted, field by field, the tokenizer's size apart."""
+    if not isinstance(on_disk, dict) or not isinstance(on_disk.get("model"), dict):
+        return False
+    if wanted["model"]["vocab_size"] is None:
+        wanted = {**wanted, "model": {**wanted["model"], "vocab_size": on_disk["model"].get("vocab_size")}}
+    return on_disk == wanted
 
 
 def _evaluation(on_disk: Any) -> dict[str, Any]:

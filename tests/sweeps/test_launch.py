@@ -14,8 +14,9 @@ import pytest
 
 from configs.errors import ConfigError, UserError
 from sweeps import launch
-from sweeps.execution import driver, worker
+from sweeps.execution import worker
 from sweeps.execution.driver import Functions
+from sweeps.execution.waiting import Waiting
 from sweeps.spec import expand
 from sweeps.spec.sweep import Study, Sweep
 from sweeps.store import state
@@ -315,9 +316,38 @@ def test_a_second_launcher_process_is_refused_with_one_line(tmp_path, launcher):
     assert len(done.stderr.splitlines()) == 1
 
 
+def waiting(jobs, needs=lambda job: [], ready=lambda job: True):
+    return Waiting(jobs, needs=needs, ready=ready)
+
+
 def test_the_seeds_of_an_arm_go_to_one_worker():
     jobs = [worker.Job("", "s", arm, seed, {}, ()) for arm in ("a", "b", "c") for seed in (0, 1)]
-    assert driver.choose(jobs, None, set()).key == "a/seed0"
-    assert driver.choose(jobs[1:], None, {("s", "a")}).key == "b/seed0"
-    assert driver.choose(jobs[1:], ("s", "b"), {("s", "a")}).key == "b/seed0"
-    assert driver.choose(jobs[1:2], ("s", "b"), {("s", "a")}).key == "a/seed1"
+    assert waiting(jobs).next(None, set()).key == "a/seed0"
+    assert waiting(jobs[1:]).next(None, {("s", "a")}).key == "b/seed0"
+    assert waiting(jobs[1:]).next(("s", "b"), {("s", "a")}).key == "b/seed0"
+    assert waiting(jobs[1:2]).next(("s", "b"), {("s", "a")}).key == "a/seed1"
+
+
+def test_a_run_that_waits_for_others_is_looked_at_again_only_when_one_of_them_ends():
+    """What a launcher does grows with its runs and not with their square."""
+    jobs = [worker.Job("", "s", f"{kind}{i}", 0, {}, ()) for kind in ("parent", "child") for i in range(200)]
+    done, asked = set(), []
+
+    def needs(job):
+        return [job.key.replace("child", "parent")] if job.arm.startswith("child") else []
+
+    def ready(job):
+        asked.append(job.key)
+        return set(needs(job)) <= done
+
+    queue = waiting(jobs, needs, ready)
+    order = []
+    while queue:
+        job = queue.next(None, set())
+        queue.take(job)
+        order.append(job.key)
+        done.add(job.key)
+        queue.ended(job.key)
+    assert sorted(order) == sorted(job.key for job in jobs)
+    assert all(order.index(f"parent{i}/seed0") < order.index(f"child{i}/seed0") for i in range(200))
+    assert len(asked) <= 3 * len(jobs)
