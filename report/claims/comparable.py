@@ -9,10 +9,11 @@ from typing import Any
 from configs import provenance
 from configs.environment import relevant
 from configs.evaluations import EVALUATIONS
-from report.page.formats import count, counted, listed, percent, plural
+from report.page.formats import DASH, count, counted, listed, percent, plural
 from report.reading import selecting
 from report.reading.directories import Arm, Run, Study, dig, items, mapping, number, text
-from report.reading.measures import from_info, median
+from report.reading.measures import from_info, median, timed_under_load
+from report.reading.settings import NOT_IN_DIFFERENCES, config_of, flat
 
 REFUSED = "not comparable"  # no claim is made
 DIFFERS = "differs"  # the claim stands with its qualification
@@ -21,11 +22,17 @@ NOTE = "note"  # worth knowing
 
 @dataclass(frozen=True)
 class Mark:
-    """One way in which an arm differs from the baseline: `short` for a table, `words` for a sentence."""
+    """One way in which an arm differs from the baseline: `short` for a table, `words` for a sentence.
+
+    `value` is what the arm has, for a cell. `asked`: it follows from the fields that the study varies, as parameters
+    from the number of KV heads; else it is an accident.
+    """
 
     level: str
     short: str
     words: str
+    value: str = ""
+    asked: bool = False
 
 
 def marks(study: Study) -> dict[str, list[Mark]]:
@@ -36,8 +43,91 @@ def marks(study: Study) -> dict[str, list[Mark]]:
     others = [arm for arm in study.arms if arm is not reference and arm.done]
     doubts = {arm.name: selecting.warnings(study, arm) for arm in study.arms}
     return {
-        arm.name: [*_marks(arm, reference), *_doubtful([*doubts[arm.name], *doubts[reference.name]])] for arm in others
+        arm.name: [
+            *(replace(mark, asked=_follows(mark, arm, reference)) for mark in _marks(arm, reference)),
+            *_doubtful([*doubts[arm.name], *doubts[reference.name]]),
+        ]
+        for arm in others
     }
+
+
+# The config fields that explain a difference: where two arms differ in one of them, the mark is part of the question.
+_FOLLOWS: dict[str, tuple[str, ...]] = {
+    "parameters": ("model.", "data.tokenizer"),
+    "FLOPs/token": ("model.", "data.length"),
+    "KV bytes/token": ("model.",),
+    "training tokens": ("data.batch_size", "data.length", "budget.", "optimizer.batch"),
+    "data": ("data.",),
+    "validation": ("data.",),
+    "task": ("data.",),
+    "budget": ("budget.",),
+    "kernel": ("model.attention.kernel",),
+    "dtype": ("dtype",),
+}
+
+
+def varied(arm: Arm, reference: Arm) -> set[str]:
+    """Returns the config fields in which two arms differ."""
+    mine, other = (flat(config_of(one)) for one in (arm, reference))
+    names = {name for name in {*mine, *other} if mine.get(name) != other.get(name)}
+    return {name for name in names if name.split(".")[0] not in NOT_IN_DIFFERENCES}
+
+
+def _follows(mark: Mark, arm: Arm, reference: Arm) -> bool:
+    causes = _FOLLOWS.get(mark.short, ())
+    return (
+        mark.level != REFUSED and any(name.startswith(causes) for name in varied(arm, reference)) if causes else False
+    )
+
+
+@dataclass(frozen=True)
+class Differing:
+    """What differs between arms and the baseline, as one table: a row an arm, a column a thing that differs.
+
+    `asked` are the columns that are the question or follow from it, `accidents` all others; a cell is a text, empty
+    where the arm is as the baseline.
+    """
+
+    asked: list[str]
+    accidents: list[str]
+    reference: str
+    rows: list[tuple[str, dict[str, str], dict[str, str]]]  # arm, its cells, and the words of each
+
+
+def differing(study: Study, most: int = 6) -> Differing | None:
+    """Returns the table of what differs; None where no arm differs in anything that is marked.
+
+    Args:
+        study: the study.
+        most: fields of the config that the table shows in the first columns; more are left to the settings.
+    """
+    reference = reference_arm(study)
+    found = marks(study)
+    alone = [] if reference is None else [replace(mark, asked=False) for mark in within(reference)]
+    own = {reference.name: alone, **found} if reference is not None and alone else found
+    if reference is None or not any(own.values()):
+        return None
+    arms = [arm for arm in study.arms if own.get(arm.name)]
+    fields = {arm.name: varied(arm, reference) & set(swept(study)) for arm in arms}
+    columns = [name for name in swept(study) if any(name in one for one in fields.values())][:most]
+    rows, asked, accidents = [], dict.fromkeys(columns), dict[str, None]()
+    for arm in arms:
+        config = flat(config_of(arm))
+        cells = {name: config.get(name, DASH) for name in columns if name in fields[arm.name]}
+        full: dict[str, str] = {}
+        for mark in own[arm.name]:
+            (asked if mark.asked else accidents)[mark.short] = None
+            cells.setdefault(mark.short, mark.value or mark.level)
+            full[mark.short] = f"{mark.level}: {mark.words}"
+        rows.append((arm.name, cells, full))
+    return Differing(list(asked), [name for name in accidents if name not in asked], reference.name, rows)
+
+
+def swept(study: Study) -> list[str]:
+    """Returns the config fields that the study's arms set, where they differ: what the study varies."""
+    given = dict.fromkeys(name for arm in study.arms for name in flat(arm.overrides))
+    configs = [flat(config_of(arm)) for arm in study.arms]
+    return [name for name in given if len({config.get(name) for config in configs}) > 1]
 
 
 def _doubtful(found: list[tuple[str, str]]) -> list[Mark]:
@@ -72,6 +162,8 @@ def within(arm: Arm) -> list[Mark]:
     for run in arm.done:
         found += [Mark(DIFFERS, "left out", line) for line in run.stale.values()]
         found += [Mark(REFUSED, "parent", f"seed {run.seed} {run.parent}")] if run.parent else []
+    if busy := timed_under_load(arm):
+        found.append(Mark(NOTE, "load", busy, busy.partition("(")[2].partition(",")[0]))
     unsaid = [
         name for name in EVALUATIONS if any(name in run.of and provenance.unknown(run.of[name]) for run in arm.done)
     ]
@@ -126,7 +218,7 @@ def _marks(arm: Arm, reference: Arm) -> list[Mark]:
             continue
         if mine != other:
             words = f"other {_NAMES[short]} ({_listed(mine)} against {_listed(other)})"
-            found.append(Mark(level, short, words))
+            found.append(Mark(level, short, words, _listed(mine)))
     found += _ratio(arm, reference, "parameters", from_info("parameters", "total"), DIFFERS)
     # Arms that share a budget of time or FLOPs see as many tokens as it buys them, which is what such a budget asks.
     bought = any(text(dig(run.info, "budget", "kind")) in ("seconds", "flops") for run in reference.done)
@@ -142,7 +234,7 @@ def _marks(arm: Arm, reference: Arm) -> list[Mark]:
         words = f"other seeds done ({_listed(mine)} against {_listed(other)})"
         if len(mine) != len(other):
             words = f"{plural(len(mine), 'seed')} done against {len(other)}"
-        found.append(Mark(DIFFERS, "seeds", words))
+        found.append(Mark(DIFFERS, "seeds", words, f"{len(mine)} of {len(other)}" if len(mine) != len(other) else ""))
     theirs = [replace(m, words=f"{reference.name}: {m.words}") for m in within(reference) if m.level == REFUSED]
     return [*found, *within(arm), *theirs]
 
@@ -187,7 +279,8 @@ def _ratio(arm: Arm, reference: Arm, short: str, read: Callable[[Run], float], l
         return []
     direction = "more" if mine > other else "fewer"
     words = f"{percent(abs(mine / other - 1))} {direction} {short} ({count(mine)} against {count(other)})"
-    return [Mark(level, short, words)]
+    sign = "+" if mine > other else "\N{MINUS SIGN}"
+    return [Mark(level, short, words, f"{sign}{percent(abs(mine / other - 1))}")]
 
 
 def _values(arm: Arm, read: Callable[[Run], str]) -> set[str]:

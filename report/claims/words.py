@@ -40,8 +40,12 @@ def arms(study: Study) -> list[Sentence]:
     found = comparisons(study)
     order = {RESOLVED: 0, UNRESOLVED: 1, ONE_SEED: 2, REFUSED: 3, MISSING: 4}
     ranked = sorted(found, key=lambda one: (one.measure != "loss", order[one.verdict], -_size(one)))
-    said = [Sentence(one.verdict, _arm(one)) for one in ranked]
-    return said + [Sentence("note", text) for text in (solving.sentence(study), _over_tasks(study)) if text]
+    return [Sentence(one.verdict, arm(one)) for one in ranked] + notes(study)
+
+
+def notes(study: Study) -> list[Sentence]:
+    """Returns what is said of a study beside its comparisons: which seeds solved the task, all conditions."""
+    return [Sentence("note", text) for text in (solving.sentence(study), _over_tasks(study)) if text]
 
 
 def _over_tasks(study: Study) -> str:
@@ -75,7 +79,8 @@ def _size(one: Comparison) -> float:
     return abs(one.difference.mean) if one.verdict == RESOLVED else 0.0
 
 
-def _arm(one: Comparison) -> str:
+def arm(one: Comparison) -> str:
+    """Returns a comparison as a sentence."""
     what = "loss" if one.measure == "loss" else "retrieval at the training length"
     pair = f"{one.arm} against {one.baseline}, {what}"
     if one.verdict == MISSING:
@@ -140,15 +145,24 @@ def _one_seed(one: Comparison, pair: str) -> str:
 
 def _correction(one: Comparison) -> str:
     """Returns what Holm's correction says, where the report makes several claims and it decides something."""
-    over = f"Holm's correction ({one.family} comparisons)"
-    if one.family < 2 or not one.difference.resolved:
+    if not one.difference.resolved:
         return ""
-    return f"; holds after {over}" if one.verdict == RESOLVED else f" after {over}, though by itself it would be"
+    if one.verdict == RESOLVED:
+        holm = f" after Holm's correction ({one.family} comparisons)" if one.family > 1 else ""
+        return f"; significant at 5%{holm}"
+    if one.family < 2:
+        return ""
+    return (
+        f": its own interval leaves 0 out, but of {one.family} comparisons one in 20 would by chance; after Holm's "
+        f"correction p = {one.p_holm:.2g}, which is not below 0.05"
+    )
 
 
 def _qualification(one: Comparison) -> str:
-    found = [mark.words for mark in one.marks if mark.level == DIFFERS]
-    return f"; not like for like: {'; '.join(found)}" if found else ""
+    found = [mark for mark in one.marks if mark.level == DIFFERS]
+    accidents, asked = ([mark.words for mark in found if mark.asked is way] for way in (False, True))
+    said = f"; not like for like: {'; '.join(accidents)}" if accidents else ""
+    return said + (f"; part of the question: {'; '.join(asked)}" if asked else "")
 
 
 def amount(measure: str, value: float, half: float = math.nan, signed: bool = False) -> str:

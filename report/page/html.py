@@ -5,6 +5,7 @@ import datetime
 import functools
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from markupsafe import Markup
 
 from report.charts import export, theme
 from report.charts.figures import Figure, loggable
-from report.claims import words
+from report.claims import comparable, verdict, words
 from report.claims.comparable import reference_arm
 from report.claims.ladder import claimed, sentences
 from report.page.formats import slug
@@ -121,10 +122,12 @@ def _study(sweep: Sweep, table: Table, drawn: Drawn, index: int, out: Path) -> d
         "heading": "" if sweep.single else study.title,
         "table": table,
         "preface": "One run: nothing is compared." if sweep.single else words.preface(study),
-        "claims": words.arms(study),
+        "headline": verdict.headline(study),
+        "groups": verdict.groups(study),
+        "broken": [(one, _logs(one, out)) for one in verdict.broken(study)],
         "scalings": first,
         "more_scalings": rest,
-        "comparability": words.comparability(study),
+        "differing": comparable.differing(study),
         "ladder": [] if (climbed := claimed(study)) is None else sentences(climbed),
         "arms": [_switch(arm, place) for place, arm in enumerate(study.arms)],
         "reference": getattr(reference_arm(study), "name", ""),
@@ -136,6 +139,16 @@ def _study(sweep: Sweep, table: Table, drawn: Drawn, index: int, out: Path) -> d
         "runs": reproduce.listed(study, out),
         "facts": {"settings": _settings(study, fields), "runs": runs},
     }
+
+
+def _logs(found: verdict.Broken, out: Path) -> list[tuple[str, str]]:
+    """Returns (path, address from the page) of each run's log, or of its folder where it has none."""
+    paths = [next((p for p in (run.directory / "log.txt",) if p.is_file()), run.directory) for run in found.runs]
+    names = [
+        f"{run.directory.name}/{path.name}" if path != run.directory else path.name
+        for run, path in zip(found.runs, paths, strict=True)
+    ]
+    return [(name, quote(Path(os.path.relpath(path, out)).as_posix())) for name, path in zip(names, paths, strict=True)]
 
 
 def _settings(study: Study, fields: Settings) -> dict[str, Any]:

@@ -371,3 +371,23 @@ def noun(study: Study) -> str:
 def has_scalings(study: Study) -> bool:
     """True where some run was evaluated under a scaling it was not trained with."""
     return any(point.scaling != TRAINED for arm in study.arms for point in loss_points(arm) + retrieval_points(arm))
+
+
+LOADED = 1.5  # processes that wait for a core, over the cores: what was timed by itself keeps this at 1 or below
+
+
+def load_when_timed(run: Run) -> tuple[float, float]:
+    """Returns (the machine's load, its cores) while speeds were measured; nan where they are not recorded."""
+    device = dig(run.evals.get("throughput"), "device")
+    load = dig(device, "load")
+    return number(load[0]) if isinstance(load, list) and load else math.nan, number(dig(device, "cores"))
+
+
+def timed_under_load(arm: Arm) -> str:
+    """Returns in words that an arm's speeds were measured while others used the machine; empty where none was."""
+    found = [load_when_timed(run) for run in arm.done]
+    busy = [(load, cores) for load, cores in found if load > LOADED * cores]
+    if not busy:
+        return ""
+    load, cores = max(busy)
+    return f"speeds measured under load ({load:.3g} on {cores:g} cores, {len(busy)} of {len(found)} runs)"

@@ -32,7 +32,7 @@ def test_a_resolved_difference_is_said_with_its_interval(tmp_path: Path) -> None
     values = {"h1": [1.80, 1.82, 1.81], "h4": [1.77, 1.788, 1.779]}
     found = said(synthetic.losses(tmp_path, values))
     # differences -0.030, -0.032, -0.031: mean 0.031, t(2) = 4.3027, standard error 0.001 / sqrt(3)
-    assert found == {"h4 beats h1 by 0.0310 nats [0.0285, 0.0335], 3 seeds.": "resolved"}
+    assert found == {"h4 beats h1 by 0.0310 nats [0.0285, 0.0335], 3 seeds; significant at 5%.": "resolved"}
 
 
 def test_a_worse_arm_is_beaten_by_the_baseline(tmp_path: Path) -> None:
@@ -64,10 +64,12 @@ def test_several_comparisons_are_corrected_in_words(tmp_path: Path) -> None:
     base = [1.70, 1.71, 1.72]
     arms = {"h1": base, "h2": [1.712, 1.717, 1.7335], "h4": [1.66, 1.6702, 1.6799], "h8": [1.69, 1.73, 1.72]}
     found = said(synthetic.losses(tmp_path, arms))
-    assert any(text.startswith("h4 beats h1") and "; holds after Holm's correction (3" in text for text in found)
+    assert any(
+        text.startswith("h4 beats h1") and "; significant at 5% after Holm's correction (3" in text for text in found
+    )
     (open_,) = [text for text in found if text.startswith("h2 against h1")]
     assert found[open_] == "not resolved" and "beats" not in open_
-    assert "no difference resolved after Holm's correction (3 comparisons), though by itself it would be (+0.0" in open_
+    assert "no difference resolved: its own interval leaves 0 out, but of 3 comparisons" in open_ and "p = 0.0" in open_
 
 
 def matched(directory: Path, arm: str, **match: Any) -> None:
@@ -162,7 +164,7 @@ def test_fewer_finished_seeds_are_marked_and_pairs_are_what_both_finished(tmp_pa
     directory = synthetic.losses(tmp_path, {"h1": [1.8, 1.81, 1.82], "h4": [1.5, 1.511, 1.0]})
     change(directory, "h4/seed2", status="diverged", error="loss is nan at step 17")
     ((text, _),) = said(directory).items()
-    assert "2 seeds; not like for like: 2 seeds done against 3" in text
+    assert "2 seeds; significant at 5%; not like for like: 2 seeds done against 3" in text
     assert text.startswith("h4 beats h1 by 0.2995 nats [0.2931, 0.3059], 2 seeds")
     assert table.build(study(directory)).rows[1][1][-1].text == "2 / 0 / 1"
 
