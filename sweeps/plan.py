@@ -30,9 +30,11 @@ from training.runtime import startup
 
 if TYPE_CHECKING:  # it starts JAX, which --help should not
     from sweeps.plans.programs import Program
+    from training.runtime.chips import Chip
 
 SCHEMA = 2
 PROGRAMS = ("train_step", "decode")
+ASSUMED_MFU = 0.4  # what well-tuned training of dense transformers reaches; an assumption of the hours, not a result
 
 
 Known = dict[tuple[str, str], "Program"]  # by what decides a program, and its name
@@ -64,6 +66,7 @@ def cost(study: Study, arm: Arm, target: Target, names: Sequence[str], known: Kn
         key = (plan_programs.identity(largest), name)
         if key not in known:
             known[key] = plan_programs.compiled(largest, target, name)
+    devices = plan_programs.device_count(config, target)
     return Line(
         study=study.name,
         arm=arm.name,
@@ -76,7 +79,15 @@ def cost(study: Study, arm: Arm, target: Target, names: Sequence[str], known: Kn
         programs={name: known[plan_programs.identity(largest), name] for name in names},
         compile_seconds=time.perf_counter() - start,
         match=tuple(one.described() for one in arm.matches),
+        hours_at_mfu=hours_at_mfu(flops, target.chip, devices),
     )
+
+
+def hours_at_mfu(flops: float | None, chip: "Chip | None", devices: int) -> dict[str, float] | None:
+    """Returns how long training takes at ASSUMED_MFU of the devices' published peak; None where either is unknown."""
+    if flops is None or chip is None:
+        return None
+    return {"mfu": ASSUMED_MFU, "hours": flops / (ASSUMED_MFU * chip.flops * devices) / 3600}
 
 
 def with_largest_stage(config: ConfigDict) -> ConfigDict:

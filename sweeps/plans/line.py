@@ -15,6 +15,8 @@ class Line:
         tokens, flops: of one run's training, where the budget tells them; of a branch, of its decay alone.
         runs: how many seeds.
         programs: what the compiler says, by program (`PROGRAMS` of sweeps.plan).
+        hours_at_mfu: of one run's training at a stated MFU, {"mfu", "hours"}: an estimate. None where the chip's peak
+            is not published or the budget is one of seconds.
         match: how near the arm came to what the sweep file has it match, as sweep.json holds it.
     """
 
@@ -29,6 +31,7 @@ class Line:
     programs: "dict[str, Program]"
     compile_seconds: float
     match: tuple[dict[str, Any], ...] = ()
+    hours_at_mfu: dict[str, float] | None = None
 
     @property
     def good(self) -> bool:

@@ -120,6 +120,11 @@ def over_all(config: ConfigDict, target: Target) -> ConfigDict:
     return changed
 
 
+def device_count(config: ConfigDict, target: Target) -> int:
+    """Returns how many of a target's devices share one run."""
+    return math.prod(meshes.sizes(over_all(config, target).mesh, len(target.devices)).values())
+
+
 def _train_step(config: ConfigDict, target: Target) -> jax.stages.Lowered:
     config = over_all(config, target)
     mesh = mesh_of(config, target.devices)
@@ -148,8 +153,7 @@ def _on(target: Target, tree: Any) -> Any:
 def _train_flops(config: ConfigDict, target: Target) -> float:
     """Returns the FLOPs of one training step on one device, by formula."""
     tokens = config.data.batch_size * config.data.length
-    devices = math.prod(meshes.sizes(over_all(config, target).mesh, len(target.devices)).values())
-    return counting.flops_per_token(config.model, config.data.length)["value"] * tokens / devices
+    return counting.flops_per_token(config.model, config.data.length)["value"] * tokens / device_count(config, target)
 
 
 def _decode_flops(config: ConfigDict, target: Target) -> float:

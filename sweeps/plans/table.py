@@ -122,6 +122,12 @@ def total(lines: "Sequence[Line]") -> str:
     return text
 
 
+def hours(line: "Line") -> str:
+    """Returns how long one run's training takes at the assumed MFU, in words."""
+    told = line.hours_at_mfu or {}
+    return f"{line.arm}: about {told['hours']:.3g} hours of training a run at {100 * told['mfu']:.0f}% MFU"
+
+
 def show(lines: "Sequence[Line]", target: Target, console: Console) -> None:
     """Prints the plan: on a terminal as wide as that is, elsewhere in plain lines that nothing cuts."""
     _table(ARMS, [cells(line) for line in lines], console)
@@ -132,6 +138,9 @@ def show(lines: "Sequence[Line]", target: Target, console: Console) -> None:
         for one in line.match:
             print(f"{line.arm}: {one['words']}")
         print("\n".join(verdicts(line, target)), end="\n" if verdicts(line, target) else "")
+    if any(line.hours_at_mfu for line in lines):
+        print("\n".join(hours(line) for line in lines if line.hours_at_mfu))
+        print("hours are an estimate: FLOPs by formula over the assumed MFU of the chip's dense bfloat16 peak; measure")
     if target.chip is not None:
         print(
             "at least: the larger of FLOPs (by formula) over the chip's dense bfloat16 peak and bytes moved over its "

@@ -260,7 +260,7 @@ def test_a_base_beside_the_sweep_file_is_found(tmp_path):
     assert "get_sweep" in found.text
 
 
-@pytest.mark.parametrize("file", sorted((Path(__file__).resolve().parents[2] / "configs/sweeps").glob("[a-z]*.py")))
+@pytest.mark.parametrize("file", sorted((Path(__file__).resolve().parents[2] / "configs/sweeps").rglob("[a-z]*.py")))
 def test_the_sweeps_that_come_with_the_project_expand(file):
     found = expand.load(file)
     assert found.runs()

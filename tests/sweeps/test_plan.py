@@ -11,9 +11,11 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+from rich.console import Console
 
 from configs import cli, validate
 from configs.errors import UserError
+from models import counting
 from sweeps import plan
 from sweeps.plans import hlo, programs, table, targets
 from sweeps.plans.roofline import Roofline
@@ -59,6 +61,26 @@ def test_formulas_and_compiled_memory_of_every_arm(lines):
         assert memory["peak"] == memory["argument"] + memory["output"] + memory["temp"] - memory["alias"]
         assert line.tokens == 10 * 2 * 8 and line.flops == line.tokens * line.flops_per_token["value"]
     assert table.total(lines).startswith("2 arms, 6 runs; 960 tokens")
+
+
+def test_hours_are_flops_over_the_assumed_mfu_and_only_where_a_peak_is_published(lines, capsys):
+    chip = Chip(1e12, 1e12, 1e9, "a data sheet")
+    found = plan.hours_at_mfu(2 * 0.4 * 1e12 * 7200, chip, 2)
+    assert found == {"mfu": 0.4, "hours": pytest.approx(2.0)}
+    assert plan.hours_at_mfu(None, chip, 1) is None and plan.hours_at_mfu(1e12, None, 1) is None
+    assert all(line.as_json()["hours_at_mfu"] is None for line in lines)  # a CPU has no published peak
+    table.show([replace(lines[0], hours_at_mfu=found)], CPU, Console())
+    shown = capsys.readouterr().out
+    assert "kv1: about 2 hours of training a run at 40% MFU" in shown and "an estimate" in shown
+
+
+def test_the_presets_are_the_sizes_of_their_names():
+    sizes = {"gpt2_124m": (12, 768, 1024, 124.4e6), "llama_350m": (24, 1024, 2048, 360e6)}
+    for name, (layers, width, length, parameters) in sizes.items():
+        config = validate.resolve(cli.load(f"configs/{name}.py", {}))
+        assert (config.model.num_layers, config.model.width, config.data.length) == (layers, width, length)
+        assert counting.parameters(config.model)["total"] == pytest.approx(parameters, rel=2e-3)
+        assert config.data.batch_size * length == pytest.approx(0.5e6, rel=0.05)  # tokens a step, as published
 
 
 def test_nothing_is_allocated():

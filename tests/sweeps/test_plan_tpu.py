@@ -41,7 +41,8 @@ def planned(tmp_path, sweep, target, *options):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_compiles_with_the_kernel_of_its_platform(tmp_path, name):
-    code, told, arms = planned(tmp_path, dict(base=f"configs/{name}.py", arm="a"), "v5e:1x1")
+    fixed = {"model.remat": "block"} if name == "llama_350m" else {}  # a GPU of 80 GB needs none
+    code, told, arms = planned(tmp_path, dict(base=f"configs/{name}.py", fixed=fixed, arm="a"), "v5e:1x1")
     assert code == 0, told
     step, decode = arms["a"]["programs"]["train_step"], arms["a"]["programs"]["decode"]
     assert step["kernel"] in ("splash", "flash") and decode["kernel"] == "reference"
