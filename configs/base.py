@@ -188,7 +188,13 @@ _RETRIEVAL = group(
 _DATA = group(
     source=field("stdlib", "text: stdlib (built in), files (data.path) or tfds (data.tfds)",
                  choice("stdlib", "files", "tfds"), resolve=lambda config: data.source(config.data)),
-    path=field("", "files: a glob of text files or JSON lines; setting it selects source = files"),
+    path=field("", "files: a glob of text, JSON lines or token files (docs/data.md); setting it selects files"),
+    validation_path=field("", "a glob of what validates; empty: a part of data.path by `split`, or TFDS's split"),
+    validation_in_train=field(0.5, "largest share of validation documents that may be training documents too, word for "
+                              "word; where all are, the data is refused in any case", interval("[0, 1]")),
+    vocab_size=unset(int, "token files: ids are below it; unset: the tokenizer's, or model.vocab_size", _POSITIVE),
+    separator=unset(int, "token files: the id between documents; unset: the tokenizer's, if there is one",
+                    _NOT_NEGATIVE),
     field=field("text", "the text's key in JSON lines and TFDS features"),
     split=field("hash", "files: hash (of path and .jsonl line; one text is cut) or first (the first train_share)",
                 choice("hash", "first")),
@@ -200,7 +206,8 @@ _DATA = group(
         validation_split=field("validation", "TFDS split that validates"),
     ),
     cache_dir=field("", "where prepared corpora lie; empty: $ABLAX_CACHE, else the user's cache folder", resume=True),
-    tokenizer=field("byte", "byte, char (the whole text's characters) or a path to a tokenizer.json"),
+    tokenizer=field("byte", "byte, char (the whole text's characters), a path to a tokenizer.json, or none (token "
+                    "files)"),
     length=field(256, "T, tokens a row", _POSITIVE),
     batch_size=field(16, "B, rows a step, over all devices and micro-batches", _POSITIVE),
     micro_batches=field(1, "each step's batch is split into this many, gradients added up weighted by tokens",

@@ -32,7 +32,7 @@ PARTS = ("run", "parents", "data", "step", "checkpoint", "question")
 RUN = PARTS[:-1]  # what makes a result one of this run, whatever it was asked
 
 # Where files lie: what they hold counts, and is known by the data's fingerprint and by `parents`.
-PLACES = ("init_from", "data.path", "data.tokenizer", "data.tfds.data_dir")
+PLACES = ("init_from", "data.path", "data.validation_path", "data.tokenizer", "data.tfds.data_dir")
 
 QUALITY = ("loss", "retrieval")
 COST = ("throughput", "memory", "profile")
@@ -58,6 +58,10 @@ SHAPES: dict[str, tuple[str, ...]] = {
     # The documents and their split are in `data`, wherever they lie and however they were named.
     "data.source": NOTHING,
     "data.path": NOTHING,
+    "data.validation_path": NOTHING,
+    "data.validation_in_train": NOTHING,
+    "data.vocab_size": NOTHING,
+    "data.separator": NOTHING,
     "data.field": NOTHING,
     "data.split": NOTHING,
     "data.train_share": NOTHING,

@@ -8,18 +8,20 @@ import hashlib
 import json
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from configs.errors import UserError
-from data import cache, documents, tfds_sets
+from data import cache, documents, formats, shards, tfds_sets
 from data.documents import Document, SourceFile
+from data.shards import TokenCorpus
 from data.tfds_sets import Texts
 
 # Raised when the same files would be prepared into something else.
@@ -46,24 +48,53 @@ class Corpus:
     validation: Texts
     fingerprint: dict[str, Any]
     cache_dir: str
+    holds_text: ClassVar[bool] = True
 
     def split(self, name: str) -> Texts:
         """Returns the documents of `train` or `validation`."""
         return self.train if name == "train" else self.validation
 
 
-def open_corpus(data: ConfigDict) -> Corpus:
+def open_corpus(data: ConfigDict, vocab_size: int | None = None) -> Corpus | TokenCorpus:
     """Opens the corpus that `config.data` names, prepared first where the cache does not hold it yet.
 
+    Args:
+        data: of a resolved config.
+        vocab_size: of the model, where it is known, which the ids of token files must be below.
+
     Raises:
-        UserError: no such files or data set, unreadable text, or a split that would be empty.
+        UserError: no such files or data set, unreadable text or tokens, or a split that would be empty.
     """
+    if data.path and (found := _open_tokens(data, vocab_size)) is not None:
+        return found
+    for name in ("vocab_size", "separator"):
+        if data[name] is not None:
+            raise UserError(f"data.{name} = {data[name]}: is of token files, and what this run reads is text")
+    if data.validation_path:
+        return _open_apart(data)
     if data.path:
         return _open_files(data)
     if data.tfds.name:
         return _open_tfds(data)
     read = documents.read_python
     return _open_prepared("stdlib", documents.stdlib_files(), read, "hash", STDLIB_TRAIN_SHARE, data.cache_dir)
+
+
+def _open_tokens(data: ConfigDict, vocab_size: int | None) -> TokenCorpus | None:
+    """Opens token files; returns None where `data.path` names text."""
+    train = documents.matching_paths(data.path)
+    if not any(formats.of_tokens(path, formats.head(path)) for _, path in train):
+        return None
+    held = documents.matching_paths(data.validation_path, "data.validation_path") if data.validation_path else []
+    return shards.open_tokens(
+        train,
+        held,
+        train_share=data.train_share,
+        cache_dir=data.cache_dir,
+        vocab_size=data.vocab_size,
+        model_vocab_size=vocab_size,
+        separator=data.separator,
+    )
 
 
 def _open_files(data: ConfigDict) -> Corpus:
@@ -114,7 +145,8 @@ def _prepare(
 ) -> None:
     """Writes the TFDS data set and `manifest.json`; two passes, so that no more than one file is in memory."""
     plan = _plan(files, read, split, train_share)
-    tally = {name: {"documents": 0, "text_bytes": 0} for name in ("train", "validation")}
+    names = ("train",) if split == "whole" else ("train", "validation")
+    tally = {name: {"documents": 0, "text_bytes": 0} for name in names}
     content = {name: hashlib.sha256() for name in tally}
 
     def generate(name: str) -> Iterator[Document]:
@@ -149,7 +181,7 @@ def _prepare(
 
 @dataclass
 class _Plan:
-    kind: str  # hash or first
+    kind: str  # hash, first, or whole: all of it is one split
     cuts: dict[str, int]  # by document: how many of its characters train
     duplicates: int
     skipped: int  # files that gave no document
@@ -180,6 +212,8 @@ def _plan(
     total = sum(lengths.values())
     if not total:
         raise EmptySplit(f"{len(files)} files hold no text" if len(files) > 1 else "the file holds no text")
+    if split == "whole":
+        return _Plan("whole", lengths, duplicates, skipped)
     if split == "hash" and len(lengths) > 1:
         trains = documents.split_by_hash(list(lengths), train_share)
         cuts = {name: lengths[name] if train else 0 for name, train in zip(lengths, trains, strict=True)}
@@ -211,12 +245,79 @@ def _open_tfds(data: ConfigDict) -> Corpus:
     splits = {"train": data.tfds.train_split, "validation": data.tfds.validation_split}
     texts = {name: found.texts(split) for name, split in splits.items()}
     _refuse_overlap(found, splits)
-    key = digest([FORMAT, "tfds", found.label, splits, data.field, found.file_hashes(splits.values())])
+    hashes = found.file_hashes(splits.values())
+    key = digest([FORMAT, "tfds", found.label, splits, data.field, hashes])
     folder = cache.private_folder(data.cache_dir, "corpora") / f"tfds-{key[:20]}"
-    cache.entry(folder, lambda work: _describe_tfds(work, found, splits, texts))
+    fields = {name: f"data.tfds.{name}_split = {split!r}" for name, split in splits.items()}
+    about = {"source": f"tfds:{found.label}", "files": len(hashes)}
+    cache.entry(folder, lambda work: _describe(work, about, splits, texts, fields))
+    return _described(key, folder, texts, data, fields)
+
+
+def _described(key: str, folder: Path, texts: dict[str, Texts], data: ConfigDict, fields: dict[str, str]) -> Corpus:
+    """Returns a corpus of a `_describe`d manifest; tells of validation documents that train, or refuses them."""
     manifest = json.loads((folder / "manifest.json").read_text())
     _tell_leak(manifest)
+    leaked, of = manifest.get("validation_in_train", 0), manifest["documents"]["validation"]
+    most = data.validation_in_train
+    if leaked > most * of:
+        raise UserError(
+            f"{fields['validation']}: {leaked:,} of its {of:,} documents are in {_short(fields['train'])} too, "
+            f"word for word, and data.validation_in_train = {most:g} allows {most:.0%}"
+        )
     return Corpus(key, texts["train"], texts["validation"], manifest, data.cache_dir)
+
+
+def _short(field: str) -> str:
+    return field.removeprefix("data.tfds.")
+
+
+def _open_apart(data: ConfigDict) -> Corpus:
+    """Opens a corpus whose validation documents are those of `data.validation_path`, whatever trains."""
+    read, where = partial(documents.read_text, field=data.field), data.validation_path
+    texts, keys, manifests = {}, {}, {}
+    about: dict[str, Any]
+    held = documents.matching_files(where, "data.validation_path")
+    texts["validation"], manifests["validation"], keys["validation"] = _whole("files", held, read, data)
+    fields = {"validation": f"data.validation_path = {where!r}"}
+    if data.tfds.name:
+        found = tfds_sets.find(data.tfds.name, data.tfds.data_dir, data.field)
+        texts["train"] = found.texts(data.tfds.train_split)
+        hashes = found.file_hashes([data.tfds.train_split])
+        keys["train"] = digest([FORMAT, "tfds", found.label, data.tfds.train_split, data.field, hashes])
+        fields["train"] = f"data.tfds.train_split = {data.tfds.train_split!r}"
+        about = {"source": f"tfds:{found.label}", "files": len(hashes)}
+    else:
+        if data.path:
+            whole = _whole("files", documents.matching_files(data.path), read, data)
+            fields["train"] = f"data.path = {data.path!r}"
+        else:
+            whole = _whole("stdlib", documents.stdlib_files(), documents.read_python, data)
+            fields["train"] = "data.source = 'stdlib'"
+        texts["train"], manifests["train"], keys["train"] = whole
+        about = {name: manifests["train"][name] for name in ("source", "files")}
+    about["files"] += len(held)
+    key = digest([FORMAT, "apart", keys["train"], keys["validation"]])
+    folder = cache.private_folder(data.cache_dir, "corpora") / f"apart-{key[:20]}"
+    splits = {"kind": "validation_path"}
+    left_out = {name: sum(one[name] for one in manifests.values()) for name in ("duplicates", "skipped")}
+    cache.entry(folder, lambda work: _describe(work, about, splits, texts, fields, left_out))
+    return _described(key, folder, texts, data, fields)
+
+
+def _whole(
+    source: str, files: Sequence[SourceFile], read: Callable[[SourceFile], Iterable[Document]], data: ConfigDict
+) -> tuple[Texts, dict[str, Any], str]:
+    """Returns (documents, manifest, key) of files that all go to one split."""
+    identity = [[file.name, file.size, file.sha256] for file in files]
+    key = digest([FORMAT, source, "whole", data.field, identity])
+    folder = cache.private_folder(data.cache_dir, "corpora") / f"{source}-{key[:20]}"
+    try:
+        cache.entry(folder, lambda work: _prepare(work, source, files, read, "whole", 1.0))
+    except EmptySplit as error:
+        raise UserError(f"{files[0].path.parent}: {error}") from error
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return tfds_sets.read_prepared(folder, ("train",))[0], manifest, key
 
 
 def _refuse_overlap(found: tfds_sets.Found, splits: dict[str, str]) -> None:
@@ -241,8 +342,23 @@ def _tell_leak(manifest: dict[str, Any]) -> None:
         print(f"warning: {manifest['source']}: {told}", file=sys.stderr)
 
 
-def _describe_tfds(folder: Path, found: tfds_sets.Found, splits: dict[str, str], texts: dict[str, Texts]) -> None:
-    """Reads the data set once for the counts and hashes of its manifest.
+def _describe(
+    folder: Path,
+    about: dict[str, Any],
+    splits: dict[str, str],
+    texts: dict[str, Texts],
+    fields: dict[str, str],
+    left_out: Mapping[str, int] = MappingProxyType({"duplicates": 0, "skipped": 0}),
+) -> None:
+    """Reads both splits once for the counts and hashes of their manifest.
+
+    Args:
+        folder: gets the manifest.
+        about: `source` and `files`.
+        splits: what the manifest says of the split.
+        texts: by split.
+        fields: what names each split in the config, for messages.
+        left_out: documents that were left out before: duplicates, and empty ones.
 
     Raises:
         UserError: a split holds no text, or every validation document is a training document.
@@ -260,26 +376,27 @@ def _describe_tfds(folder: Path, found: tfds_sets.Found, splits: dict[str, str],
             if encoded:
                 hashes[name].append(int.from_bytes(hashlib.sha256(encoded).digest()[:8]))
         if not size:
-            raise UserError(f"data.tfds.{name}_split = {splits[name]!r}: holds no text")
+            raise UserError(f"{fields[name]}: holds no text")
         content[name], counts[name] = of_split.hexdigest(), size
     train, validation = (np.frombuffer(hashes[name], np.uint64) for name in ("train", "validation"))
     leaked = int(np.isin(validation, train).sum())
     if leaked == len(validation):
         raise UserError(
-            f"data.tfds.validation_split = {splits['validation']!r}: all its documents are in train_split = "
-            f"{splits['train']!r} too, word for word"
+            f"{fields['validation']}: all its documents are in {_short(fields['train'])} too, word for word"
         )
     manifest = {
-        "source": f"tfds:{found.label}",
-        "files": len(found.file_hashes(splits.values())),
+        **about,
         "bytes": sum(counts.values()),
         "sha256": total.hexdigest(),
         "documents": {name: len(split_texts) for name, split_texts in texts.items()},
         "text_bytes": counts,
         "documents_sha256": digest(content),
         "split": splits,
-        "duplicates": len(train) + len(validation) - len(np.unique(np.concatenate([train, validation]))),
-        "skipped": 0,
+        "duplicates": len(train)
+        + len(validation)
+        - len(np.unique(np.concatenate([train, validation])))
+        + left_out["duplicates"],
+        "skipped": left_out["skipped"],
     }
     if leaked:
         manifest["validation_in_train"] = leaked

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
+from data.formats import unsupported
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def stdlib_files() -> list[SourceFile]:
         for name in fnmatch.filter(names, "*.py"):
             path = Path(folder, name)
             if not name.startswith(LEFT_OUT_FILES) and path.is_file():
-                found.append(_source_file(path, base))
+                found.append(_source_file(path, path.relative_to(base).as_posix()))
     if len(found) < 100:
         raise UserError(
             f"this Python has no standard library sources in {base} ({len(found)} files); set data.path to a text"
@@ -63,25 +64,38 @@ def stdlib_files() -> list[SourceFile]:
     return sorted(found, key=lambda file: file.name)
 
 
-def matching_files(pattern: str) -> list[SourceFile]:
+def matching_files(pattern: str, field: str = "data.path") -> list[SourceFile]:
     """Returns the files a path or glob names (`**` goes through folders), sorted by name.
 
     Raises:
         UserError: nothing matches, or a file cannot be read.
+    """
+    return [_source_file(path, name) for name, path in matching_paths(pattern, field)]
+
+
+def matching_paths(pattern: str, field: str = "data.path") -> list[tuple[str, Path]]:
+    """Returns (name, path) of the files a path or glob names, sorted by name; see `SourceFile`.
+
+    Args:
+        pattern: of the files; `**` goes through folders.
+        field: of the config, for messages.
+
+    Raises:
+        UserError: nothing matches.
     """
     pattern = os.path.expanduser(pattern)
     literal = os.path.isfile(pattern)
     paths = [pattern] if literal else [p for p in glob.glob(pattern, recursive=True) if os.path.isfile(p)]
     if not paths:
         if os.path.isdir(pattern):
-            raise UserError(f"data.path = {pattern!r}: is a folder; name its files with a glob, as {pattern}/**/*.txt")
-        raise UserError(f"data.path = {pattern!r}: no file matches (seen from {os.getcwd()})")
+            raise UserError(f"{field} = {pattern!r}: is a folder; name its files with a glob, as {pattern}/**/*.txt")
+        raise UserError(f"{field} = {pattern!r}: no file matches (seen from {os.getcwd()})")
     for path in paths:
         if not path.isascii() and not _is_utf8(path):
-            raise UserError(f"data.path: matches {path!a}, whose name is not UTF-8; rename it")
+            raise UserError(f"{field}: matches {path!a}, whose name is not UTF-8; rename it")
     base = os.path.dirname(pattern) if literal else _fixed_part(pattern)
     # A pattern with several `**` can match one file more than once.
-    return sorted((_source_file(Path(p), Path(base)) for p in set(paths)), key=lambda file: file.name)
+    return sorted((Path(p).relative_to(base).as_posix(), Path(p)) for p in set(paths))
 
 
 def _is_utf8(name: str) -> bool:
@@ -99,11 +113,11 @@ def _fixed_part(pattern: str) -> str:
     return pattern
 
 
-def _source_file(path: Path, base: Path) -> SourceFile:
+def _source_file(path: Path, name: str) -> SourceFile:
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return SourceFile(path.relative_to(base).as_posix(), path, file.tell(), digest)
+            return SourceFile(name, path, file.tell(), digest)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
 
@@ -206,6 +220,9 @@ def _decode(content: bytes, path: Path, offset: int) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
+        known = unsupported.title(content) if not offset else None
+        if known is not None:
+            raise UserError(f"{path}: is {known}, which is not read; see docs/data.md for what is") from error
         raise UserError(f"{path}: is not valid UTF-8 at byte offset {offset + error.start} ({error.reason})") from error
 
 

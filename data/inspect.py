@@ -13,7 +13,7 @@ import numpy as np
 from configs import cli, validate
 from configs.fields import listing
 from configs.rules import tasks
-from data import corpora, identity, packing, pipeline, streams, tokenizers
+from data import corpora, identity, packing, pipeline, shards, streams, tokenizers
 
 SHOWN = 240  # characters of a row
 
@@ -26,23 +26,30 @@ def main(argv: list[str]) -> None:
     parser.epilog = listing.overview("data")
     arguments = parser.parse_args(rest)
     config = validate.resolve(cli.load(arguments.config, overrides))
-    corpus = corpora.open_corpus(config.data) if tasks.reads_text(config) else None
-    tokenizer = tokenizers.load(config.data, corpus) if tasks.has_tokenizer(config) else None
+    corpus = corpora.open_corpus(config.data, config.model.vocab_size) if tasks.reads_text(config) else None
+    tokenizer = tokenizers.load(config.data, corpus, config.model.vocab_size) if tasks.has_tokenizer(config) else None
     found = identity.fingerprint(config, corpus, tokenizer)
     for name, value in found.items():
         print(f"{name:18} {value if isinstance(value, str) else json.dumps(value)}")
     text = None
-    if corpus is not None and tokenizer is not None:
+    if corpus is not None:
         text = streams.open_stream(corpus, tokenizer, "train")
         held_out = streams.open_stream(corpus, tokenizer, "validation")
         print(f"{'tokens':18} {len(text):,} train, {len(held_out):,} validation")
-        share = held_out.byte_counts.sum(dtype=np.int64) / len(held_out)
-        print(f"{'bytes a token':18} {share:.3f} (validation)")
+        print(f"{'bytes a token':18} {_bytes_per_token(held_out)}")
     for number, stage in enumerate(pipeline.stages(config)):
         steps = "the rest" if stage.steps is None else f"{stage.steps:,} steps"
         print(f"\nstage {number}: {steps}, rows of {stage.length} tokens, {stage.batch_size} a batch")
         for name, source in pipeline.row_sources(config, stage, number, text, tokenizer).items():
             print(f"  {name}: {_row(name, source.rows(0, 1), tokenizer)}")
+
+
+def _bytes_per_token(stream: streams.Stream) -> str:
+    if isinstance(stream, shards.ShardStream):
+        if stream.bytes_per_token is None:
+            return "not known without a tokenizer (data.tokenizer)"
+        return f"{stream.bytes_per_token:.3f} (validation, of {stream.sampled:,} tokens decoded)"
+    return f"{stream.byte_counts.sum(dtype=np.int64) / len(stream):.3f} (validation)"
 
 
 def _row(name: str, batch: packing.Batch, tokenizer: tokenizers.Tokenizer | None) -> str:

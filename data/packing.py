@@ -17,7 +17,7 @@ import numpy as np
 from configs.errors import UserError
 from data import seeding
 from data.parts import Part
-from data.streams import TokenStream
+from data.streams import Stream
 
 Batch = dict[str, np.ndarray]
 
@@ -51,7 +51,7 @@ class Contiguous:
     time. Documents follow each other across the separator and attention sees across it: no segments, the fast path.
     """
 
-    def __init__(self, stream: TokenStream, length: int, seed: int, stage: int) -> None:
+    def __init__(self, stream: Stream, length: int, seed: int, stage: int) -> None:
         if len(stream) < length + 1:
             raise UserError(
                 f"the {stream.split} split has {len(stream)} tokens, fewer than one row of data.length + 1 = "
@@ -84,7 +84,7 @@ class Segments:
     token.
     """
 
-    def __init__(self, stream: TokenStream, length: int, seed: int, stage: int) -> None:
+    def __init__(self, stream: Stream, length: int, seed: int, stage: int) -> None:
         self._packed = Packed(stream, length)
         self._order = _Shuffled(len(self._packed), seed, stage)
 
@@ -96,7 +96,7 @@ class Segments:
 class Packed:
     """The rows of one epoch of packed documents, in a fixed order; `rows(indices)` builds any of them."""
 
-    def __init__(self, stream: TokenStream | Part, length: int) -> None:
+    def __init__(self, stream: Stream | Part, length: int) -> None:
         self._stream, self._length = stream, length
         starts, sizes = _pieces(stream.starts, length)
         if not sizes.size:

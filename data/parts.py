@@ -13,11 +13,13 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from data.corpora import Corpus
-from data.streams import TokenStream, open_stream
+from data.shards import TokenCorpus
+from data.streams import Stream, open_stream
 from data.tokenizers import Tokenizer
 
 WHOLE = "validation"
@@ -32,53 +34,70 @@ class Part:
 
     tokens: np.ndarray
     starts: np.ndarray
-    byte_counts: np.ndarray
+    byte_counts: np.ndarray | None
     separated: bool
     split: str = WHOLE
+    bytes_per_token: float | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
 
 
-def open_split(corpus: Corpus, tokenizer: Tokenizer, name: str) -> TokenStream | Part:
+def open_split(corpus: Corpus | TokenCorpus, tokenizer: Tokenizer | None, name: str) -> Stream | Part:
     """Returns the validation split (WHOLE) or one of its PARTS as tokens.
 
     Raises:
         UserError: a document cannot be encoded, or the split comes to no token at all.
     """
     whole = open_stream(corpus, tokenizer, WHOLE)
-    return whole if name == WHOLE else part(whole, corpus.validation, name)
+    if name == WHOLE:
+        return whole
+    return part(whole, None if isinstance(corpus, TokenCorpus) else corpus.validation, name)
 
 
-def part(stream: TokenStream, texts: Sequence[str], name: str) -> Part:
+def part(stream: Stream, texts: Sequence[str] | None, name: str) -> Part:
     """Returns one of PARTS of the validation split.
 
     Args:
         stream: the whole split's tokens.
-        texts: its documents, in the same order.
+        texts: its documents, in the same order; None: a document goes by its tokens, and its size is their number.
         name: which part.
     """
-    selects = np.array([hashlib.sha256(text.encode()).digest()[0] < 128 for text in texts], bool)
     ends = stream.starts
-    sizes = np.array([stream.byte_counts[a:b].sum(dtype=np.int64) for a, b in itertools.pairwise(ends)])
+    spans = list(itertools.pairwise(ends.tolist()))
+    contents = (
+        (text.encode() for text in texts)
+        if texts is not None
+        else (stream.tokens[a:b].astype("<u4").tobytes() for a, b in spans)
+    )
+    selects = np.array([hashlib.sha256(content).digest()[0] < 128 for content in contents], bool)
+    sizes = np.array([_sizes(stream, a, b).sum(dtype=np.int64) for a, b in spans])
     share = sizes[selects].sum() / max(1, sizes.sum())
     if LEAST <= share <= 1 - LEAST:
         wanted = np.flatnonzero(selects == (name == "selection"))
         return _joined(stream, [(int(ends[index]), int(ends[index + 1]), False) for index in wanted])
     pieces = []
     for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-        counted = np.cumsum(stream.byte_counts[start:end], dtype=np.int64)
+        counted = np.cumsum(_sizes(stream, start, end), dtype=np.int64)
         middle = start + int(np.searchsorted(counted, counted[-1] / 2, "right")) if end > start else start
         pieces.append((start, middle, stream.separated) if name == "selection" else (middle, end, False))
     return _joined(stream, pieces)
 
 
-def _joined(stream: TokenStream, pieces: Sequence[tuple[int, int, bool]]) -> Part:
+def _sizes(stream: Stream, start: int, end: int) -> np.ndarray:
+    """Returns what each token counts for a document's size: its bytes, or 1 where they are not known."""
+    return np.ones(end - start, np.int64) if stream.byte_counts is None else stream.byte_counts[start:end]
+
+
+def _joined(stream: Stream, pieces: Sequence[tuple[int, int, bool]]) -> Part:
     """Returns pieces [start, end) of a stream as one; True ends a piece with a separator, the stream's last token."""
-    tokens, counts, starts = [], [], [0]
-    for start, end, ended in pieces:
-        tokens += [stream.tokens[start:end], stream.tokens[-1:]] if ended else [stream.tokens[start:end]]
-        counts += [stream.byte_counts[start:end], stream.byte_counts[-1:]] if ended else [stream.byte_counts[start:end]]
-        starts.append(starts[-1] + end - start + ended)
-    whole = [np.concatenate(one) if one else np.zeros(0, np.uint32) for one in (tokens, counts)]
-    return Part(whole[0], np.array(starts, np.int64), whole[1], stream.separated)
+    starts = np.cumsum([0, *(end - start + ended for start, end, ended in pieces)], dtype=np.int64)
+
+    def cut(values: Any) -> np.ndarray:
+        found = []
+        for start, end, ended in pieces:
+            found += [values[start:end], values[-1:]] if ended else [values[start:end]]
+        return np.concatenate(found) if found else np.zeros(0, np.uint32)
+
+    counts = None if stream.byte_counts is None else cut(stream.byte_counts)
+    return Part(cut(stream.tokens), starts, counts, stream.separated, bytes_per_token=stream.bytes_per_token)

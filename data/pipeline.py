@@ -20,7 +20,8 @@ from configs.rules import tasks
 from data import mqar, parts, retrieval
 from data.corpora import Corpus
 from data.packing import Batch, Contiguous, RowSource, Segments
-from data.streams import TokenStream, open_stream
+from data.shards import TokenCorpus
+from data.streams import Stream, open_stream
 from data.tokenizers import Tokenizer
 from data.validation import Validation
 from data.workers import Watched, end_with_parent
@@ -131,7 +132,7 @@ class Mixture:
 
 
 def row_sources(
-    config: ConfigDict, stage: Stage, number: int, text: TokenStream | None, tokenizer: Tokenizer | None
+    config: ConfigDict, stage: Stage, number: int, text: Stream | None, tokenizer: Tokenizer | None
 ) -> dict[str, RowSource]:
     """Returns the sources that stage `number` draws rows from, by name.
 
@@ -163,7 +164,7 @@ class Batches:
     """All batches of a run by number, across its stages: a random-access source for Grain."""
 
     def __init__(
-        self, config: ConfigDict, text: TokenStream | None, tokenizer: Tokenizer | None, share: Share = WHOLE
+        self, config: ConfigDict, text: Stream | None, tokenizer: Tokenizer | None, share: Share = WHOLE
     ) -> None:
         self._mixtures, self._starts, self._share = [], [0], share
         for number, stage in enumerate(stages(config)):
@@ -192,7 +193,7 @@ class TrainStream:
 
     Args:
         config: resolved.
-        tokenizer: None where no stage reads or writes words.
+        tokenizer: None where no stage reads or writes words, or token files come without one.
         corpus: None where no stage reads text.
         share: of several processes, the rows of each batch that this one needs. The state is the same for all.
 
@@ -201,13 +202,15 @@ class TrainStream:
     """
 
     def __init__(
-        self, config: ConfigDict, tokenizer: Tokenizer | None, corpus: Corpus | None, share: Share = WHOLE
+        self,
+        config: ConfigDict,
+        tokenizer: Tokenizer | None,
+        corpus: Corpus | TokenCorpus | None,
+        share: Share = WHOLE,
     ) -> None:
         text = None
         if tasks.reads_text(config):
-            assert corpus is not None and tokenizer is not None, (
-                "text has weight, so corpus and tokenizer must be given"
-            )
+            assert corpus is not None, "text has weight, so a corpus must be given"
             text = open_stream(corpus, tokenizer, "train")
         self._batches = Batches(config, text, tokenizer, share)
         self._workers, self._prefetch = config.data.workers, config.data.prefetch
@@ -265,8 +268,8 @@ class TrainStream:
 
 def validation(
     config: ConfigDict,
-    tokenizer: Tokenizer,
-    corpus: Corpus,
+    tokenizer: Tokenizer | None,
+    corpus: Corpus | TokenCorpus,
     *,
     length: int,
     batch_size: int,

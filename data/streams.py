@@ -10,6 +10,7 @@ import numpy as np
 from configs.errors import UserError
 from data import cache
 from data.corpora import Corpus, digest
+from data.shards import ShardStream, TokenCorpus
 from data.tokenizers import Tokenizer
 
 # Raised when the same documents and tokenizer would be laid out otherwise.
@@ -23,10 +24,13 @@ class TokenStream:
         tokens: unsigned [N], memory-mapped.
         starts: int64 [documents + 1], where each document begins; the last is N.
         byte_counts: uint32 [N], the UTF-8 bytes of text each token stands for, 0 for separators; validation only.
+        bytes_per_token: None: `byte_counts` has them.
         separated: whether documents end with a separator.
 
     It is opened anew, not copied, when sent to another process.
     """
+
+    bytes_per_token: float | None = None
 
     def __init__(self, folder: Path, split: str) -> None:
         self._folder = folder
@@ -56,12 +60,23 @@ class TokenStream:
         return self._about["tokens"]
 
 
-def open_stream(corpus: Corpus, tokenizer: Tokenizer, split: str) -> TokenStream:
-    """Returns `train` or `validation` as tokens, encoded first where the cache does not hold them.
+Stream = TokenStream | ShardStream
+
+
+def open_stream(corpus: Corpus | TokenCorpus, tokenizer: Tokenizer | None, split: str) -> Stream:
+    """Returns `train` or `validation` as tokens; text is encoded first where the cache does not hold its tokens.
+
+    Args:
+        corpus: text or token files.
+        tokenizer: None: only of token files.
+        split: which.
 
     Raises:
-        UserError: a document cannot be encoded, or the split comes to no token at all.
+        UserError: a document cannot be encoded, the split comes to no token at all, or an id is not in the vocabulary.
     """
+    if isinstance(corpus, TokenCorpus):
+        return corpus.stream(tokenizer, split)
+    assert tokenizer is not None, "text needs a tokenizer"
     key = digest([FORMAT, corpus.key, tokenizer.describe()])
     folder = cache.private_folder(corpus.cache_dir, "tokens") / f"{key[:20]}-{split}"
     cache.entry(folder, lambda work: _encode(work, corpus, tokenizer, split))

@@ -110,11 +110,10 @@ def write(folder: Path, splits: dict[str, Callable[[], Iterable[Document]]]) -> 
         builder.download_and_prepare()
 
 
-def read_prepared(folder: Path) -> tuple[Texts, Texts]:
-    """Opens the train and validation texts that `write` wrote."""
+def read_prepared(folder: Path, names: Sequence[str] = ("train", "validation")) -> list[Texts]:
+    """Opens the texts of the splits that `write` wrote, by default train and validation."""
     builder = tfds.builder_from_directory(folder / AblaxText.name / str(AblaxText.VERSION))
-    train, validation = (Texts(builder.as_data_source(name), "text", name) for name in ("train", "validation"))
-    return train, validation
+    return [Texts(builder.as_data_source(name), "text", name) for name in names]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from ml_collections import ConfigDict
 
 from configs.documents import ordinary
 from configs.errors import UserError
-from data.corpora import Corpus
 
 DESCRIPTION = "ablax_tokenizer.json"
 HUGGING_FACE = "tokenizer.json"
@@ -194,17 +193,31 @@ class FromFile:
         (Path(folder) / HUGGING_FACE).write_text(self._content, encoding="utf-8", newline="")
 
 
-def load(data: ConfigDict, corpus: Corpus | None) -> Tokenizer:
-    """Returns the tokenizer that `config.data.tokenizer` names.
+def load(data: ConfigDict, corpus: Any, vocab_size: int | None = None) -> Tokenizer | None:
+    """Returns the tokenizer that `config.data.tokenizer` names; None: ids of token files have no text.
+
+    Args:
+        data: of the config.
+        corpus: what `corpora.open_corpus` returned, or None.
+        vocab_size: of the model, where it is known. Ids of token files are bytes only where there are 256 of them.
 
     Raises:
-        UserError: no such file, no valid tokenizer.json, or `char` without a text.
+        UserError: no such file, no valid tokenizer.json, `char` without a text, or `none` with one.
     """
+    of_text = corpus is None or corpus.holds_text
+    if data.tokenizer == "none":
+        if of_text:
+            raise UserError("data.tokenizer = 'none': only token files do without, and this run reads or writes text")
+        return None
+    if data.tokenizer == "byte" and not of_text and (data.vocab_size or vocab_size or Bytes.vocab_size) != 256:
+        return None
     if data.tokenizer == "byte":
         return Bytes()
     if data.tokenizer == "char":
         if corpus is None:
             raise UserError("data.tokenizer = 'char': needs a text, and this run reads none")
+        if not of_text:
+            raise UserError("data.tokenizer = 'char': needs a text, and token files hold none; use a tokenizer.json")
         characters: set[str] = set()
         for texts in (corpus.train, corpus.validation):
             for text in texts:
@@ -217,7 +230,7 @@ def load(data: ConfigDict, corpus: Corpus | None) -> Tokenizer:
         path = path / HUGGING_FACE
     if not path.is_file():
         raise UserError(
-            f"data.tokenizer = {data.tokenizer!r}: must be byte, char or a tokenizer.json; there is no such file"
+            f"data.tokenizer = {data.tokenizer!r}: must be byte, char, none or a tokenizer.json; there is no such file"
         )
     return from_file(path)
 

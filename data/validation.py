@@ -7,7 +7,7 @@ import numpy as np
 from configs.errors import UserError
 from data.packing import Batch, Packed, empty
 from data.parts import Part
-from data.streams import TokenStream
+from data.streams import Stream
 
 
 class Validation:
@@ -26,14 +26,15 @@ class Validation:
         rows: how many rows hold tokens.
         tokens: how many are scored.
         bytes: the UTF-8 bytes of text that the scored tokens stand for, so that a loss of x nats a token is
-            x * tokens / bytes / ln 2 bits a byte with any tokenizer. Separators stand for none.
+            x * tokens / bytes / ln 2 bits a byte with any tokenizer. Separators stand for none. Of token files it is
+            `tokens` times the bytes a token of a decoded sample, rounded, and None without a tokenizer.
 
     Raises:
         UserError: the split holds nothing to predict.
     """
 
     def __init__(
-        self, stream: TokenStream | Part, packing: str, *, length: int, batch_size: int, max_tokens: int = 0
+        self, stream: Stream | Part, packing: str, *, length: int, batch_size: int, max_tokens: int = 0
     ) -> None:
         self.length, self.batch_size = length, batch_size
         self._stream = stream
@@ -48,13 +49,17 @@ class Validation:
         self.rows = kept
         if self._packed is None and kept == total:  # every token after the first
             self.tokens = self._end - 1
-            self.bytes = int(stream.byte_counts[1 : self._end].sum(dtype=np.int64))
+            self.bytes = self._bytes(slice(1, self._end))
             return
-        self.tokens = self.bytes = 0
-        for row in self._chosen:
-            places = self._targets(int(row))
-            self.tokens += len(places)
-            self.bytes += int(stream.byte_counts[places].sum(dtype=np.int64))
+        places = [self._targets(int(row)) for row in self._chosen]
+        self.tokens = sum(len(of_row) for of_row in places)
+        self.bytes = self._bytes(*places)
+
+    def _bytes(self, *places: slice | np.ndarray) -> int | None:
+        counts, per_token = self._stream.byte_counts, self._stream.bytes_per_token
+        if counts is not None:
+            return sum(int(counts[one].sum(dtype=np.int64)) for one in places)
+        return None if per_token is None else round(per_token * self.tokens)
 
     def _targets(self, row: int) -> np.ndarray:
         """The places in the stream of the tokens that a row scores."""
@@ -94,7 +99,7 @@ class Validation:
         return batch
 
 
-def _end(stream: TokenStream | Part) -> int:
+def _end(stream: Stream | Part) -> int:
     """Returns the tokens of documents joined by the separator: the last separator joins nothing."""
     return len(stream) - (1 if stream.separated else 0)
 
@@ -126,7 +131,7 @@ class ExactRows:
 
     def __init__(
         self,
-        stream: TokenStream | Part,
+        stream: Stream | Part,
         *,
         length: int,
         batch_size: int,

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from configs.errors import nearest
 from configs.rules import tasks
 
+TOKENIZERS = ("byte", "char", "none")  # that are no files
 STAGE_FIELDS = ("steps", "length", "batch_size", "pairs", "needles", "weights")
 
 
@@ -27,6 +28,8 @@ def known_vocabulary(config: ConfigDict) -> int | None:
     bare = tasks.vocabulary(config)
     if not tasks.has_tokenizer(config):
         return bare
+    if config.data.tokenizer in ("byte", "none") and config.data.vocab_size is not None:
+        return max(config.data.vocab_size, bare)
     return max(256, bare) if config.data.tokenizer == "byte" else None
 
 
@@ -40,6 +43,7 @@ def problems(config: ConfigDict) -> list[str]:
         found.append("data.path = '': data.source = 'files' needs a file or a glob")
     if chosen == "tfds" and not data.tfds.name:
         found.append("data.tfds.name = '': data.source = 'tfds' needs a data set's name")
+    found += _token_problems(config, chosen)
     if data.batch_size % data.micro_batches:
         found.append(f"data.micro_batches = {data.micro_batches}: must divide data.batch_size = {data.batch_size}")
     weights = data.weights.to_dict()
@@ -52,6 +56,19 @@ def problems(config: ConfigDict) -> list[str]:
     known = known_vocabulary(config) if _tokens_known(config) else None
     if vocabulary is not None and known is not None and vocabulary < known:
         found.append(f"model.vocab_size = {vocabulary}: the data's tokens need {known} or more")
+    return found
+
+
+def _token_problems(config: ConfigDict, chosen: str) -> list[str]:
+    data, vocabulary = config.data, config.model.vocab_size
+    found = [] if data.tokenizer != "none" or chosen == "files" else ["data.tokenizer = 'none': text needs one"]
+    for name in ("vocab_size", "separator"):
+        if data[name] is not None and chosen != "files":
+            found.append(f"data.{name} = {data[name]}: is of token files (data.path), and this run reads {chosen}")
+    if data.tokenizer == "none" and vocabulary is None and data.vocab_size is None:
+        found.append("model.vocab_size: must be set where data.tokenizer = 'none', or data.vocab_size")
+    if None not in (data.vocab_size, vocabulary) and data.vocab_size > vocabulary:
+        found.append(f"data.vocab_size = {data.vocab_size}: must be at most model.vocab_size = {vocabulary}")
     return found
 
 

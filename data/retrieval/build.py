@@ -16,13 +16,11 @@ from data.retrieval.passkey import Passkey
 from data.retrieval.rows import Task
 from data.retrieval.selective_copy import SelectiveCopy
 from data.retrieval.variable_tracking import VariableTracking
-from data.streams import TokenStream
+from data.streams import Stream
 from data.tokenizers import Tokenizer
 
 
-def make(
-    name: str, config: ConfigDict, tokenizer: Tokenizer | None, text: TokenStream | None, haystack: str = ""
-) -> Task:
+def make(name: str, config: ConfigDict, tokenizer: Tokenizer | None, text: Stream | None, haystack: str = "") -> Task:
     """Returns a task as `config.data.retrieval` (and `config.data.mqar`, for mqar_gaps) sets it.
 
     Args:
@@ -54,9 +52,7 @@ def make(
     return task
 
 
-def _in_text(
-    name: str, settings: ConfigDict, tokenizer: Tokenizer, text: TokenStream | None, haystack: str
-) -> TextTask:
+def _in_text(name: str, settings: ConfigDict, tokenizer: Tokenizer, text: Stream | None, haystack: str) -> TextTask:
     encode = Encoder(tokenizer)
     if haystack == "distractors" and name == "passkey":
         raise UserError("passkey: has no distractors; its haystack is noise or text")

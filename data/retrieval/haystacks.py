@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from data.retrieval.draws import Dice
-from data.streams import TokenStream
+from data.streams import Stream
 from data.tokenizers import Tokenizer
 
 # PI's sentences (2306.15595, section 3.3.1). A sentence takes the space before it, as tokenizers that join the two see
@@ -120,7 +120,7 @@ class Text:
 
     kind = "text"
 
-    def __init__(self, stream: TokenStream) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
 
     def fill(self, dice: Dice, room: int, distractor: Callable[[], np.ndarray]) -> Hay:

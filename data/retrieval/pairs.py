@@ -16,7 +16,7 @@ from data.retrieval.draws import Arrays, Draw
 from data.retrieval.mqar_gaps import MqarGaps, places_of
 from data.retrieval.rows import Rows, same_spans
 from data.retrieval.tokens import excluding
-from data.streams import TokenStream
+from data.streams import Stream
 
 PARTS = {name: 16 + index for index, name in enumerate(("counted", "questions", "gaps", "filler", "text"))}
 ROUNDS = 64  # times the filler's length that a text is searched for tokens other than keys
@@ -106,7 +106,7 @@ class FarPairs:
     task: Mqar | MqarGaps
     filler: str
     power: float = 0.01
-    text: TokenStream | None = None
+    text: Stream | None = None
     all_depths: bool = field(default=True, init=False)
 
     @property
@@ -253,7 +253,7 @@ def _pair_rows(
     )
 
 
-def far(task: Mqar | MqarGaps, filler: str, *, power: float, text: Callable[[], TokenStream | None]) -> FarPairs:
+def far(task: Mqar | MqarGaps, filler: str, *, power: float, text: Callable[[], Stream | None]) -> FarPairs:
     """Returns the task's rows for lengths beyond the training length; `filler` auto is as the task is trained."""
     if filler == "auto":
         filler = "gaps" if isinstance(task, MqarGaps) else "questions"

@@ -42,6 +42,9 @@ class Source(Protocol):
     def whole(self) -> tuple[Batches, int, int | None]:
         """Returns (batches at the training length, how many, bytes of text they score or None)."""
 
+    def bytes_note(self) -> dict[str, Any]:
+        """Returns what eval/loss.json says of its bytes where they were not counted: how they are known, or why not."""
+
     def documents(self) -> Iterator[np.ndarray] | None:
         """Yields the document of each scored token for each batch of `whole`; None where rows are independent."""
 
@@ -68,7 +71,9 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     eval/quality/sliding.py), under "sliding". Beyond the training length "control" has the loss of the same rows with
     attention windows of the training length: what is lower than that comes from farther back.
 
-    `split` is what was scored (`eval.split`), `text` its loss by piece of text (see `Tally.text`).
+    `split` is what was scored (`eval.split`), `text` its loss by piece of text (see `Tally.text`). The bytes of
+    token files are measured from a decoded sample and said to be so ("bytes_measured"), or not known
+    ("bits_per_byte_reason").
 
     A run that does not train on text is scored on the answers of held-out rows of its main task ("source": "mqar", or
     the name of another); beyond the training length on answers whose nearest copy lies farther back than it.
@@ -88,6 +93,7 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
         "bits_per_byte_interval": None if scale is None else scale_interval(interval, scale),
         "tokens": round(tally.tokens),
         "bytes": size,
+        **source.bytes_note(),
         "text": tally.text(),
         "by_position": tally.by_position(),
         "by_length": list(_by_length(run, source, progress)),
@@ -210,6 +216,14 @@ class Text:
         found = self._packed(self.run.config.data.length, self.run.config.eval.loss_tokens)
         return found, len(found), found.bytes
 
+    def bytes_note(self) -> dict[str, Any]:
+        """See `Source`."""
+        if self._stream.byte_counts is not None:
+            return {}
+        if self._stream.bytes_per_token is None:
+            return {"bits_per_byte_reason": "the bytes of token files are not known without a tokenizer"}
+        return {"bytes_measured": "bytes a token of a decoded sample", "bytes_per_token": self._stream.bytes_per_token}
+
     def documents(self) -> Iterator[np.ndarray]:
         """See `Source`."""
         return self._packed(self.run.config.data.length, self.run.config.eval.loss_tokens).documents()
@@ -253,6 +267,10 @@ class Task:
 
     def available(self) -> None:
         """See `Source`."""
+
+    def bytes_note(self) -> dict[str, Any]:
+        """See `Source`."""
+        return {}
 
     def whole(self) -> tuple[Batches, int, int | None]:
         """See `Source`."""

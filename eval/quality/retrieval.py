@@ -240,7 +240,7 @@ def no_filler(config: ConfigDict, task: retrieval.Task | None, length: int, need
     return task.reason(needles) if isinstance(task, retrieval.FarPairs) and beyond(config, length) else None
 
 
-def _text(run: Run) -> streams.TokenStream | None:
+def _text(run: Run) -> streams.Stream | None:
     """Returns the validation split that haystacks and filler are cut from; None where the run reads no text."""
     if run.tokenizer is None:
         return None

@@ -7,9 +7,8 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from configs.errors import ConfigError
+from configs.rules.data import TOKENIZERS
 from sweeps.spec.sweep import Sweep
-
-KINDS = ("byte", "char")  # tokenizers that are no file
 
 
 def check(sweep: Sweep) -> None:
@@ -33,11 +32,10 @@ def check(sweep: Sweep) -> None:
 def missing(config: ConfigDict) -> list[str]:
     """Returns what is wrong with the paths of a resolved config's data."""
     data, found = config.data, []
-    if data.source == "files":
-        for name in ("path", "validation_path"):
-            if data.get(name) and not _there(data[name]):
-                found.append(f"data.{name} = {data[name]!r}: no file matches")
-    if data.tokenizer and data.tokenizer not in KINDS and not Path(data.tokenizer).expanduser().exists():
+    for name in ("path", "validation_path"):
+        if data[name] and not _there(data[name]):
+            found.append(f"data.{name} = {data[name]!r}: no file matches")
+    if data.tokenizer and data.tokenizer not in TOKENIZERS and not Path(data.tokenizer).expanduser().exists():
         found.append(f"data.tokenizer = {data.tokenizer!r}: there is no such file")
     return found
 

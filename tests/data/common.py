@@ -47,6 +47,8 @@ def open_texts(path: str | Path, cache: Path, **overrides: Any) -> Corpus:
 class Stream:
     """Documents of given sizes as a token stream: token i is i, and stands for i % 7 bytes."""
 
+    bytes_per_token = None
+
     def __init__(self, sizes: Sequence[int], separated: bool = True, split: str = "train") -> None:
         self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.tokens = np.arange(self.starts[-1], dtype=np.uint32)

@@ -299,3 +299,23 @@ def test_a_change_that_keeps_size_and_times_is_seen(tmp_path):
     assert after.key != before.key
     assert words(3, 40).upper() in [*after.train, *after.validation]
     assert words(3, 40) not in [*after.train, *after.validation]
+
+
+def apart(folder: Path, **overrides: object) -> corpora.Corpus:
+    write(folder, {"in/a.txt": "one", "in/b.txt": "two", "in/c.txt": "one", "held/a.txt": "one", "held/b.txt": "six"})
+    held = {"data__validation_path": str(folder / "held/*.txt")}
+    return open_texts(folder / "in/*.txt", folder / "cache", **{**held, **overrides})
+
+
+def test_a_validation_path_leaves_all_of_the_path_for_training(tmp_path, capsys):
+    corpus = apart(tmp_path)
+    assert (list(corpus.train), list(corpus.validation)) == (["one", "two"], ["one", "six"])
+    about = corpus.fingerprint
+    assert about["split"] == {"kind": "validation_path"} and about["documents"] == {"train": 2, "validation": 2}
+    assert (about["files"], about["duplicates"], about["validation_in_train"]) == (5, 2, 1)
+    assert "1 of the 2 validation documents are in the train split too, word for word" in capsys.readouterr().err
+    assert corpus.key != apart(tmp_path, data__validation_path=str(tmp_path / "held/b.txt")).key
+    with pytest.raises(UserError, match=r"1 of its 2 documents are in data\.path = .* allows 40%"):
+        apart(tmp_path, data__validation_in_train=0.4)
+    with pytest.raises(UserError, match=r"data\.validation_path = .*: all its documents are in data\.path = "):
+        apart(tmp_path, data__validation_path=str(tmp_path / "held/a.txt"), data__validation_in_train=1.0)

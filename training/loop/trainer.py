@@ -151,7 +151,7 @@ class _Training:
         config = self.config
         self.corpus = runs.open_data(config)
         self.tokenizer = runs.open_tokenizer(config, self.corpus)
-        needed = self.tokenizer.vocab_size if self.tokenizer else 0
+        needed = max(self.tokenizer.vocab_size if self.tokenizer else 0, config.data.vocab_size or 0)
         if config.model.vocab_size is None:
             config.model.vocab_size = max(needed, tasks.vocabulary(config))
         if config.model.vocab_size < needed:

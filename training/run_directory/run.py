@@ -122,7 +122,7 @@ def load_tokenizer(workdir: str | Path) -> Any:
 
 def open_data(config: ConfigDict) -> Any:
     """Returns the corpus a config reads, prepared if need be, or None where it reads no text."""
-    return corpora.open_corpus(config.data) if tasks.reads_text(config) else None
+    return corpora.open_corpus(config.data, config.model.vocab_size) if tasks.reads_text(config) else None
 
 
 def open_text(run: Run) -> Any:
@@ -134,7 +134,7 @@ def open_text(run: Run) -> Any:
     corpus = open_data(run.config)
     if corpus is None:
         return None
-    if run.tokenizer is None:
+    if run.tokenizer is None and corpus.holds_text:
         raise UserError(f"{run.workdir / 'tokenizer'}: is not there, and the run's text cannot be read without it")
     path = run.workdir / "run.json"
     values = read_json(path) if path.exists() else {}
@@ -153,7 +153,7 @@ def open_text(run: Run) -> Any:
 
 def open_tokenizer(config: ConfigDict, corpus: Any) -> Any:
     """Returns the tokenizer a config names, or None where the run neither reads nor writes words."""
-    return tokenizers.load(config.data, corpus) if tasks.has_tokenizer(config) else None
+    return tokenizers.load(config.data, corpus, config.model.vocab_size) if tasks.has_tokenizer(config) else None
 
 
 def vocabulary(config: ConfigDict) -> int:
@@ -161,4 +161,4 @@ def vocabulary(config: ConfigDict) -> int:
     if config.model.vocab_size is not None:
         return config.model.vocab_size
     tokenizer = open_tokenizer(config, open_data(config))
-    return max(0 if tokenizer is None else tokenizer.vocab_size, tasks.vocabulary(config))
+    return max(0 if tokenizer is None else tokenizer.vocab_size, config.data.vocab_size or 0, tasks.vocabulary(config))
