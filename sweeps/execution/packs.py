@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from configs import fields
 from configs.errors import UserError
@@ -89,18 +90,25 @@ def _held(job: Job, held: ExitStack, outcomes: dict[str, Outcome]) -> bool:
 
 
 def _train(jobs: Sequence[Job], deadline: Deadline, outcomes: dict[str, Outcome]) -> None:
-    """Trains the runs together; what fails so is tried by itself, which also records why."""
+    """Trains the runs together; one that fails goes on by itself from its last checkpoint, which also records why.
+
+    One whose directory vanished does not: it would begin anew, and the directory may be brought back.
+    """
     if not jobs:
         return
+    ended: dict[str, dict[str, Any]] = {}
     try:
         configs = [fields.from_dict(job.config) for job in jobs]
-        worker.function(jobs[0].together)(configs, [str(job.workdir) for job in jobs])
+        results = worker.function(jobs[0].together)(configs, [str(job.workdir) for job in jobs])
+        ended = {job.key: result for job, result in zip(jobs, results, strict=True)}
     except Exception as error:
         worker.print_trace(error)
         print(f"==== {now()} not in one program: each of the runs by itself", flush=True)
     for job in jobs:
         run = worker.run_json(job.workdir)
-        if run.get("status") == "preempted":
+        if not run and job.key in ended:
+            outcomes[job.key] = worker.ended(job.workdir, "failed", str(ended[job.key].get("error")))
+        elif run.get("status") == "preempted":
             outcomes[job.key] = worker.stopped(job.workdir, deadline)
         elif run.get("status") == "failed" or run.get("status") not in run_status.FINISHED:
             outcomes[job.key] = worker.train(job, deadline)

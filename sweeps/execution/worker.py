@@ -150,14 +150,14 @@ def train(job: Job, deadline: Deadline) -> Outcome:
             interrupt.answered()
             return stopped(workdir, deadline)
         print_trace(error)
-        return _ended(workdir, "failed", _told(error))
+        return ended(workdir, "failed", _told(error))
     run = run_json(workdir)
     status = run.get("status")
     if status == "preempted" and deadline.passed:
         return stopped(workdir, deadline)
     if status in ("done", "diverged", "preempted", "failed"):
         return Outcome(status, str(run.get("error") or ""))
-    return _ended(workdir, "failed", f"training returned with status {status!r}")
+    return ended(workdir, "failed", f"training returned with status {status!r}")
 
 
 def stopped(workdir: Path, deadline: Deadline) -> Outcome:
@@ -167,10 +167,10 @@ def stopped(workdir: Path, deadline: Deadline) -> Outcome:
         return Outcome("failed", deadline.told)
     if not (workdir / "run.json").exists():  # it has not begun, and need not say so
         return Outcome("preempted", "stopped")
-    return _ended(workdir, "preempted", "stopped")
+    return ended(workdir, "preempted", "stopped")
 
 
-def _ended(workdir: Path, status: str, error: str) -> Outcome:
+def ended(workdir: Path, status: str, error: str) -> Outcome:
     """Records how the training ended where the trainer did not."""
     run = run_json(workdir)
     if run.get("status") not in ("failed", "preempted", "diverged"):

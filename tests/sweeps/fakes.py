@@ -3,6 +3,7 @@
 Every call is noted in DIR/calls, so that tests can count them.
 """
 
+import errno
 import json
 import os
 import signal
@@ -43,6 +44,62 @@ def together(configs, workdirs):
         raise RuntimeError("no room for all")
     for config, workdir in zip(configs, workdirs, strict=True):
         train(config, workdir)
+    return [json.loads((Path(workdir) / "run.json").read_text()) for workdir in workdirs]
+
+
+def together_disturbed(configs, workdirs):
+    """Trains a pack for real; at its step 5 run `full` finds the disk full, the directory of `moved` is moved away."""
+    from training.loop import packed
+
+    original = packed._Member._spend
+
+    def spend(self, tokens, seconds):
+        original(self, tokens, seconds)
+        if self.spent.steps == 5 and self.config.name == "full":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if self.spent.steps == 5 and self.config.name == "moved" and not (away := sweep_away(self.workdir)).exists():
+            while not (self.workdir / "checkpoints/4").exists():  # it is written beside the steps
+                time.sleep(0.01)
+            self.workdir.rename(away)
+
+    packed._Member._spend = spend
+    try:
+        return counted(packed.train)(configs, workdirs)
+    finally:
+        packed._Member._spend = original
+
+
+def sweep_away(workdir):
+    """Where `together_disturbed` moves a run's directory."""
+    return Path(workdir).parents[2] / "away"
+
+
+def train_counted(config, workdir):
+    """Trains a run for real; notes each step that it takes."""
+    from training.loop import trainer
+
+    return counted(trainer.train)(config, workdir)
+
+
+def counted(train):
+    """Returns a training function that notes every step of every run, as `step-N`."""
+    from training.loop import trainer
+
+    def noting(configs, workdirs):
+        original = trainer._Training._stepped
+
+        def stepped(self, *given):
+            if self.workdir.exists():
+                note(self.workdir, f"step-{self.spent.steps + 1}")
+            original(self, *given)
+
+        trainer._Training._stepped = stepped
+        try:
+            return train(configs, workdirs)
+        finally:
+            trainer._Training._stepped = original
+
+    return noting
 
 
 def train(config, workdir):

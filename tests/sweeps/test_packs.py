@@ -1,6 +1,7 @@
 """Packs: runs of one shape go to one worker, which trains them in one program; everything else is each run's own."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -63,18 +64,23 @@ def test_arms_of_other_shapes_are_not_packed(tmp_path):
 
 def test_the_option_is_refused_where_it_cannot_be_kept(tmp_path):
     with pytest.raises(UserError, match="--pack=0: must be 1 or more"):
-        packs.check(0, "local")
+        packs.check(0, "local", packs=True)
     with pytest.raises(UserError, match="--pack=2: --launcher=slurm gives each run a process of its own; must be 1"):
         launch.main(["--sweep=x", "--out=y", "--pack=2", "--launcher=slurm"])
-    packs.check(1, "ray")
+    packs.check(1, "ray", packs=False)
 
 
-def test_a_sweep_packed_for_real(tmp_path):
+def real(tmp_path, arms, seeds, **changed):
     small = {"model.width": 16, "model.num_layers": 1, "data.length": 16, "data.batch_size": 2, "budget.amount": 4,
              "data.split": "first", "eval.every_steps": 0, "eval.multiples": (1,), "eval.bootstrap": 10,
              "log.every_steps": 2, "log.tensorboard": False}  # fmt: skip
     (tmp_path / "text.txt").write_text("To be, or not to be, that is the question. " * 100)
-    sweep = sweep_of(tmp_path, ["a", "b"], seeds=(0, 1), **small, **{"data.path": str(tmp_path / "text.txt")})
+    path = {"data.path": str(tmp_path / "text.txt")}
+    return sweep_of(tmp_path, arms, seeds, **{**small, **path, **changed})
+
+
+def test_a_sweep_packed_for_real(tmp_path):
+    sweep = real(tmp_path, ["a", "b"], (0, 1))
     assert run(tmp_path, sweep, 4, Functions()).code == 0
     losses = set()
     for one in sweep.runs():
@@ -84,3 +90,31 @@ def test_a_sweep_packed_for_real(tmp_path):
         assert len(told["packed_with"]) == 3
         losses.add(json.loads((folder / "eval/loss.json").read_text())["loss"])
     assert len(losses) == 4
+
+
+def steps(tmp_path, arm):
+    """The steps that a run took, in the order in which it took them."""
+    lines = (tmp_path / "out/calls").read_text().splitlines()
+    return [int(line.split()[0][5:]) for line in lines if line.startswith("step-") and f" {arm}/" in line]
+
+
+def test_one_that_fails_in_a_pack_goes_on_from_its_checkpoint_and_one_that_vanished_waits_for_it(tmp_path):
+    changed = {"budget.amount": 8, "checkpoint.every_steps": 4, "log.every_steps": 1}
+    sweep = real(tmp_path, ["a", "full", "moved"], (0,), **changed)
+    functions = Functions("tests.sweeps.fakes:train_counted", together="tests.sweeps.fakes:together_disturbed")
+    assert run(tmp_path, sweep, 3, functions).code == 1
+    stands = state.standings(tmp_path / "out")
+    assert [stands[f"{arm}/seed0"].status for arm in ("a", "full", "moved")] == ["done", "done", "failed"]
+    assert "vanished while training in it" in stands["moved/seed0"].error_line
+    assert steps(tmp_path, "a") == [*range(1, 9)]
+    assert steps(tmp_path, "full") == [*range(1, 6), *range(5, 9)], "from the checkpoint at step 4"
+    assert steps(tmp_path, "moved") == [*range(1, 6)]
+
+    folder = tmp_path / "out/runs/moved/seed0"
+    shutil.rmtree(folder)
+    (tmp_path / "out/away").rename(folder)
+    assert run(tmp_path, sweep, 3, functions).code == 0
+    assert steps(tmp_path, "moved") == [*range(1, 6), *range(5, 9)]
+    for arm in ("a", "full", "moved"):
+        lines = (tmp_path / f"out/runs/{arm}/seed0/metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in lines] == [*range(1, 9)]
