@@ -97,7 +97,6 @@ def test_a_process_that_is_killed_ends_the_other_and_the_run_goes_on(tmp_path: P
         time.sleep(0.05)
     processes[dies].kill()
     processes[dies].communicate()
-    # At once; where a checkpoint was being written, the heartbeat's 100 s may be waited for.
     said = processes[1 - dies].communicate(timeout=300)[0]
     code, aborted = processes[1 - dies].returncode, "another task died" in said
     # Process 0 is the one that JAX's others ask; when it is gone, JAX may end them before Python hears of it.
@@ -109,6 +108,28 @@ def test_a_process_that_is_killed_ends_the_other_and_the_run_goes_on(tmp_path: P
     processes = together(tmp_path)
     said = [process.communicate(timeout=900)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0] and "continuing at step " in said[0], said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_process_that_is_killed_while_a_checkpoint_is_written_ends_the_other_in_seconds(
+    tmp_path: Path, dies: int
+) -> None:
+    processes = together(tmp_path, "log.every_steps=10", "checkpoint.every_steps=1")
+    until = time.monotonic() + 600
+    while not (tmp_path / "checkpoints/3").exists() or not list(tmp_path.glob("checkpoints/*.orbax-checkpoint-tmp")):
+        assert time.monotonic() < until and processes[0].poll() is None
+    processes[dies].kill()
+    began = time.monotonic()
+    processes[dies].communicate()
+    said = processes[1 - dies].communicate(timeout=300)[0]
+    assert time.monotonic() - began < 20, said
+    code, aborted = processes[1 - dies].returncode, "another task died" in said
+    assert code == 2 or (dies == 0 and code == -signal.SIGABRT and aborted), said
+    assert aborted or said.splitlines()[-1].startswith("error: the processes of this run lost one another (")
+    if dies == 1:
+        told = json.loads((tmp_path / "run.json").read_text())
+        assert told["status"] == "failed" and told["error"].startswith("the processes of this run lost one another (")
 
 
 @pytest.mark.slow

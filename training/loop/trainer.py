@@ -27,7 +27,7 @@ from training.run_directory import run as runs
 from training.run_directory.checkpoint import IDENTITY, Checkpoints, identity, saved
 from training.run_directory.files import begun, own, write_json
 from training.run_directory.run_lock import Place, exclusive, stop_signals
-from training.runtime import chips, distributed, failures, memory, settings
+from training.runtime import chips, distributed, failures, memory, partners, settings
 from training.runtime.compilation import enable_cache
 from training.step import mesh as meshes
 from training.step import train_step
@@ -91,6 +91,7 @@ class _Training:
         finished = distributed.agreed(self._ready)
         if finished is not None:
             return finished
+        partners.record = self._lost
         try:
             self._start()
             with stop_signals() as caught, self.console:
@@ -111,6 +112,11 @@ class _Training:
         else:
             self._end("done", None)
         return self.record.values
+
+    def _lost(self, told: str) -> None:
+        """Records that another process of this run died while this one waits; not where the end is recorded already."""
+        if self.record.values["status"] == "running" and not self.place.gone():
+            self.record.update(status="failed", error=told)
 
     def _ready(self) -> dict[str, Any] | None:
         """Prepares; returns run.json if there is nothing left to do."""
@@ -457,6 +463,7 @@ class _Training:
                 tokens=self.spent.tokens,
                 flops=self.spent.flops,
             )
+        partners.record = None
 
     @contextmanager
     def _failing_again(self, status: str) -> Iterator[None]:

@@ -11,7 +11,8 @@ Who starts the processes says so in the environment, and JAX reads most of it it
     tpu         the hosts of a TPU pod slice (metadata of Google Cloud or GKE)
     none        one process, whatever the environment says
 
-A process that gives no sign of life for ABLAX_HEARTBEAT seconds (100) counts as dead, and the others end.
+A process that dies has the others end within seconds (`partners.py`); one that gives no sign of life counts as dead
+after ABLAX_HEARTBEAT seconds (100).
 
 Ray sets none of these; `sweeps/launchers/ray.py` gives its tasks the first kind.
 """
@@ -25,6 +26,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from configs.errors import UserError
+from training.runtime import partners
 
 KINDS = ("auto", "address", "slurm", "k8s", "ompi", "tpu", "none")
 ADDRESS, NUMBER, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
@@ -132,7 +134,17 @@ def initialise() -> bool:
             jax.distributed.initialize(**given, heartbeat_timeout_seconds=heartbeat(os.environ))
         except (RuntimeError, ValueError) as error:
             raise UserError(f"processes do not find one another ({kind}): {str(error).splitlines()[0]}") from error
+        _watch()
     return jax.process_count() > 1
+
+
+def _watch() -> None:
+    from jax._src import distributed  # as in `_exchanged`
+
+    state = distributed.global_state
+    if state.client is not None and state.coordinator_address and (state.num_processes or 1) > 1:
+        host = state.coordinator_address.rpartition(":")[0].strip("[]")
+        partners.watch(state.client, state.process_id, state.num_processes or 1, host)
 
 
 def end_with(error: Exception) -> None:

@@ -47,13 +47,18 @@ def explained(error: BaseException, workdir: Path) -> str | None:
         return f"writing a checkpoint took too long ({told}); a clock that is set forward looks like that; {AGAIN}"
     if isinstance(error, jax.errors.JaxRuntimeError | ValueError) and BETWEEN.search(str(error)):
         told = " ".join(str(error).split())[:300]
-        return f"the processes of this run lost one another ({told}); one of them may have died; {AGAIN}"
+        return lost(told)
     if isinstance(error, jax.errors.JaxRuntimeError):
         told = " ".join(str(error).split())[:300]
         if told.startswith("RESOURCE_EXHAUSTED"):
             return f"the device's memory does not suffice: {told}; see data.micro_batches and model.remat"
         return f"the device failed: {told}; {AGAIN}"
     return None
+
+
+def lost(told: str) -> str:
+    """Returns what to say where the processes of a run lost one another."""
+    return f"the processes of this run lost one another ({told}); one of them may have died; {AGAIN}"
 
 
 def named(error: BaseException) -> str:
