@@ -16,7 +16,7 @@ import math
 
 from ml_collections import ConfigDict
 
-from configs.rules import attention, data, mesh, mlp, positions, tasks
+from configs.rules import attention, data, mesh, mlp, optimizer, positions, tasks
 from configs.schema import (
     ARGUMENT,
     NONE,
@@ -250,19 +250,33 @@ _MESH = group(  # devices that share a run: their product; docs/devices.md
 ).of(resume=True)  # fmt: skip
 
 _OPTIMIZER = group(
-    kind=field("adamw", "training/step/optimizers has a file for each", choice("adamw")),
+    kind=field("adamw", "training/step/optimizers has a file for each; docs/optimizers.md", choice(*optimizer.KINDS)),
     learning_rate=field(1e-3, "peak", _POSITIVE, program=ARGUMENT, pack=True),
     schedule=field("cosine", "cosine, wsd (warm-up, stable, linear decay) or constant",
                    choice("cosine", "wsd", "constant"), program=ARGUMENT),
     warmup_steps=field(100, "steps of linear rise from 0", _NOT_NEGATIVE, program=ARGUMENT),
     decay_share=field(0.2, "wsd: share of the budget spent on the decay", interval("(0, 1]"), program=ARGUMENT),
     final_share=field(0.1, "the last learning rate as a share of the peak", interval("[0, 1]"), program=ARGUMENT),
-    beta1=field(0.9, "AdamW", interval("[0, 1)")),
-    beta2=field(0.95, "AdamW", interval("[0, 1)")),
-    eps=field(1e-8, "AdamW", _POSITIVE),
+    beta1=field(0.9, "AdamW, Lion; schedule-free: share of the average in where gradients are taken",
+                interval("[0, 1)")),
+    beta2=field(0.95, "AdamW, Lion, schedule-free", interval("[0, 1)")),
+    eps=field(1e-8, "AdamW, schedule-free", _POSITIVE),
     weight_decay=field(0.1, "decoupled, times the learning rate; none on norms and biases", _NOT_NEGATIVE, pack=True),
     clip_norm=field(1.0, "largest global gradient norm; 0: no clipping", _NOT_NEGATIVE),
     z_loss=field(0.0, "weight of log(Z)**2, which keeps logits from drifting", _NOT_NEGATIVE),
+    muon=group(  # of the matrices of each layer; all other parameters are AdamW's
+        learning_rate=field(0.02, "peak for the matrices of the layers; optimizer.learning_rate is that of the rest",
+                            _POSITIVE, program=ARGUMENT, pack=True),
+        momentum=field(0.95, "decay of the mean of gradients", interval("[0, 1)")),
+        nesterov=field(True, "Nesterov's momentum"),
+        steps=field(5, "Newton-Schulz iterations", interval("[1, 20]")),
+    ),
+    adafactor=group(
+        decay_rate=field(0.8, "exponent c of the second moment's decay 1 - t**-c", interval("(0, 1]")),
+        clip_threshold=field(1.0, "largest root mean square of a matrix's update; 0: no clipping", _NOT_NEGATIVE),
+        factor_from=field(128, "matrices with both dims of this size keep row and column means alone", at_least(1)),
+        parameter_scale=field(True, "updates are relative to the root mean square of the parameter"),
+    ),
 )  # fmt: skip
 
 _WATCH = group(  # what ends a run early, as diverged and with a reason; all off. docs/heads.md

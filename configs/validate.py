@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from configs import base
 from configs.errors import ConfigError, UserError
 from configs.fields import flatten, from_dict, set_field, to_dict
-from configs.rules import branches, data, evaluation, mesh, model, tasks
+from configs.rules import branches, data, evaluation, mesh, model, optimizer, tasks
 from configs.rules.positions import rotary_dim
 from configs.rules.tasks import uses
 
@@ -21,6 +21,7 @@ def problems(config: ConfigDict) -> list[str]:
     # Rules over several fields read values that must be sound first.
     found = found or [*model.problems(config), *data.problems(config), *data.curriculum_problems(config)]
     found = found or [*mesh.problems(config), *evaluation.watch_problems(config), *branches.problems(config)]
+    found = found or optimizer.problems(config, base.SCHEMA)
     return found or tasks.asking_problems(config)
 
 

@@ -32,7 +32,7 @@ from configs.errors import ConfigError, UserError
 from models import initialise
 from models.transformer import Transformer
 from training.run_directory.files import write_json
-from training.step import train_step
+from training.step import optimizer, train_step
 
 SCHEMA = 1
 FLAT = 0.2  # largest slope, up or down, that counts as flat
@@ -101,7 +101,7 @@ def coordinates(config: ConfigDict, steps: int, seed: int) -> dict[str, float]:
     step = train_step.jitted(config)
     for index in range(steps):
         key = jax.random.fold_in(jax.random.key(seed), index)
-        rate = np.float32(config.optimizer.learning_rate)
+        rate = optimizer.rates(config.optimizer, config.optimizer.learning_rate)
         params, opt_state, _, _ = step(params, opt_state, batch, rate, key)
     after = seen(params)
     return {name: float(jnp.mean(jnp.abs(after[name] - before[name]))) for name in before}

@@ -17,8 +17,9 @@ from models.positions import places_of
 from training.run_directory.run import Run
 from training.step import train_step as steps
 from training.step.loss import block_of
+from training.step.optimizers import state_bytes
 
-FLOAT32 = 4  # bytes; parameters, gradients and AdamW's two moments are float32 whatever the compute dtype
+FLOAT32 = 4  # bytes; parameters, gradients and the optimizer's state are float32 whatever the compute dtype
 COUNTED = "peak_bytes_in_use"
 # Arrays as wide as the hidden layer that XLA keeps of each layer's MLP for its backward pass, counted on the CPU by
 # compiling two widths: the products into it, what the product out of it reads, and of SwiGLU silu and its derivative.
@@ -29,7 +30,7 @@ ARGUMENTS = {"parameters": "params", "optimizer": "opt_state", "kv_cache": "cach
 WHY = {
     "parameters": "the same float32 arrays",
     "gradients": "part of the temporaries: XLA tells those only as a whole",
-    "optimizer": "the same arrays: two moments a parameter, and counters",
+    "optimizer": "the same arrays, counters included",
     "activations": "temporaries less one array of gradients. Of what differentiation keeps XLA computes some again and "
     "holds some twice (transposed, cut into layers); and it needs work space: the fewer the tokens, the more",
     "logits": "among the activations; float32, kept for the backward pass once or more often",
@@ -98,8 +99,8 @@ def _with_logits(config: ConfigDict) -> int:
 
 
 def optimizer_bytes(run: Run) -> int:
-    """Returns the size of the optimizer's state: two moments a parameter and its counters."""
-    return _bytes(steps.abstract(run.config).opt_state)
+    """Returns the size of the optimizer's state, counters included."""
+    return state_bytes(run.config.model, run.config.optimizer)
 
 
 def activation_bytes(config: ConfigDict) -> int:

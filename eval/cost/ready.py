@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from eval.cost import programs
 from models.kv_cache import KVCache
 from training.run_directory.run import Run
+from training.step import optimizer
 from training.step import train_step as steps
 
 
@@ -39,7 +40,7 @@ def train(run: Run) -> Ready:
     """Returns the training step, at learning rate 0."""
     config = programs.training_config(run.config)
     batch = _batch(config)
-    rate, key = np.float32(0.0), jax.random.key(0)
+    rate, key = optimizer.rates(config.optimizer, 0.0), jax.random.key(0)
 
     def start() -> Any:
         params = jax.tree.map(jnp.copy, run.params)  # the step donates them

@@ -29,7 +29,7 @@ from training.loop.watch import Diverged
 from training.run_directory.run_lock import exclusive, stop_signals
 from training.runtime import failures
 from training.runtime.compilation import enable_cache
-from training.step import train_step
+from training.step import optimizer, train_step
 from training.step.rng import root_key
 
 
@@ -200,7 +200,7 @@ class _Pack:
         self.state, losses, norms = program(
             self.state,
             batch,
-            np.asarray([rates[at] for at in filled], np.float32),
+            np.stack([optimizer.rates(taken[at][0].config.optimizer, rates[at]) for at in filled]),
             np.asarray([taken[at][0].config.optimizer.weight_decay for at in filled], np.float32),
             jnp.stack([jax.random.fold_in(taken[at][0].key, update) for at in filled]),
             np.asarray([at in taken for at in range(self.size)]),
@@ -218,10 +218,12 @@ class _Pack:
         text, names = _text(moving[0].config), (self.size, shapes)
         if (text, names) in _COMPILED:
             return _COMPILED[text, names]
-        numbers = jax.ShapeDtypeStruct((self.size,), jnp.float32)
+        decays = jax.ShapeDtypeStruct((self.size,), jnp.float32)
+        shape = optimizer.rates_shape(moving[0].config.optimizer)
+        rates = jax.ShapeDtypeStruct((self.size, *shape), jnp.float32)
         keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), self.size))
         flags = jax.ShapeDtypeStruct((self.size,), jnp.bool_)
-        lowered = _jitted(text).lower(self.state, stacked, numbers, numbers, keys, flags)
+        lowered = _jitted(text).lower(self.state, stacked, rates, decays, keys, flags)
         _COMPILED[text, names] = lowered.compile()
         for member in moving:
             member.compile_seconds += (time.perf_counter() - start) / len(moving)

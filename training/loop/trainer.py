@@ -30,7 +30,7 @@ from training.run_directory.run_lock import Place, exclusive, stop_signals
 from training.runtime import chips, distributed, failures, memory, partners, settings
 from training.runtime.compilation import enable_cache
 from training.step import mesh as meshes
-from training.step import train_step
+from training.step import optimizer, train_step
 from training.step.rng import step_keys
 
 FOLDERS = ("checkpoints", "damaged", "eval", "tensorboard", "tokenizer", "wandb")  # that are written into
@@ -294,7 +294,7 @@ class _Training:
             update = self.spent.steps + 1
             rate = self.rate(update, self.budget.progress(self.spent))
             self.params, self.opt_state, loss, norm = program(
-                self.params, self.opt_state, batch, np.float32(rate), keys(update)
+                self.params, self.opt_state, batch, optimizer.rates(config.optimizer, rate), keys(update)
             )
             if self.clocked:
                 loss.block_until_ready()

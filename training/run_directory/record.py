@@ -23,6 +23,7 @@ from models.platform import current
 from training.run_directory.files import read_json, write_json
 from training.runtime import process, settings
 from training.step import mesh as meshes
+from training.step.optimizers import state_bytes
 
 PACKAGES = "jax jaxlib flax optax orbax-checkpoint grain tensorflow-datasets numpy ml-collections".split()
 
@@ -95,6 +96,7 @@ def describe(config: ConfigDict, data: dict[str, Any], mesh: Mesh | None = None)
         "processes": jax.process_count(),
         "data": data,
         "parameters": counting.parameters(config.model),
+        "optimizer": {"kind": config.optimizer.kind, "state_bytes": state_bytes(config.model, config.optimizer)},
         "flops_per_token": counting.flops_per_token(config.model, config.data.length),
         "kv_bytes_per_token": counting.kv_bytes_per_token(config.model, element),
         "attention_kernel": kernels.kernel_for(

@@ -8,9 +8,9 @@ from ml_collections import ConfigDict
 
 from configs.rules import mesh as meshes
 from models import counting
-from training.step.optimizers import optimizer
+from training.step.optimizers import state_bytes
 
-FLOAT32 = 4  # bytes of a parameter, of its gradient, and of each number of the optimizer's state
+FLOAT32 = 4  # bytes of a number of the parameters and of their gradients
 
 
 def memory() -> int:
@@ -35,8 +35,8 @@ def held(config: ConfigDict, platform: str, devices: int) -> int:
         with model.ignore_type():
             model.vocab_size = 1
     whole = config.optimizer.clip_norm or config.data.micro_batches > 1
-    each = 1 + optimizer(config.optimizer.kind).state + (1 if whole else 0)
-    total = math.ceil(FLOAT32 * counting.parameters(model)["total"] * each)
+    arrays = 2 if whole else 1
+    total = arrays * FLOAT32 * counting.parameters(model)["total"] + state_bytes(model, config.optimizer)
     if platform == "cpu":
         return total
     sizes = meshes.sizes(config.mesh, devices)

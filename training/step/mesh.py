@@ -79,12 +79,16 @@ def rules_of(config: ConfigDict, mesh: Mesh | None) -> Rules | None:
 
 
 def shardings(rules: Rules, tree: Any) -> Any:
-    """Returns a tree like `tree` (parameters or optimizer state, arrays or shapes) of how each leaf lies."""
+    """Returns a tree like `tree` (parameters or optimizer state, arrays or shapes) of how each leaf lies.
+
+    What is kept of a parameter in another shape, as means of its rows, lies whole on every device.
+    """
 
     def of(node: Any) -> Any:
-        axes = declared_of(node).axes if isinstance(node, nnx.Variable) else ()
+        declared = declared_of(node) if isinstance(node, nnx.Variable) else None
 
         def leaf(x: Any) -> NamedSharding:
+            axes = declared.axes if declared and tuple(x.shape) == declared.full_shape else ()
             return rules.sharding((*[None] * (len(x.shape) - len(axes)), *axes), x.shape)
 
         return jax.tree.map(leaf, node)

@@ -64,8 +64,10 @@ def _opt_state(text: str, share: float) -> Any:
     return jax.jit(optimizers.make(ConfigDict(json.loads(text)), share=share).init)
 
 
-def _transform(config: ConfigDict, weight_decay: Array | None = None) -> optax.GradientTransformation:
-    return optimizers.make(config.optimizer, weight_decay, hidden_share(config.model))
+def _transform(
+    config: ConfigDict, weight_decay: Array | None = None, learning_rate: Array | float = 0.0
+) -> optax.GradientTransformation:
+    return optimizers.make(config.optimizer, weight_decay, hidden_share(config.model), learning_rate)
 
 
 def initial_opt_state(config: ConfigDict, params: Params, mesh: Mesh | None = None) -> OptState:
@@ -104,10 +106,10 @@ def step_function(config: ConfigDict, mesh: Mesh | None = None, weight_decay: Ar
 
     The loss is the mean over the batch's weights, in nats per token, without the z-loss; the gradient's norm is that
     before clipping. Micro-batches are summed, weighted by tokens. A batch of padding alone has loss 0 and gradient 0.
-    On a mesh all of it means the whole batch, over all devices. `weight_decay`: see `optimizer.make`.
+    On a mesh all of it means the whole batch, over all devices. `weight_decay`: see `optimizer.make`; `learning_rate`:
+    see `optimizer.rates`.
     """
     graphdef = abstract(config).graphdef
-    transform = _transform(config, weight_decay)
     micro_batches = config.data.micro_batches
     dropout, rules = config.model.dropout > 0, meshes.rules_of(config, mesh)
 
@@ -134,13 +136,16 @@ def step_function(config: ConfigDict, mesh: Mesh | None = None, weight_decay: Ar
     def step(params: Params, opt_state: OptState, batch: Batch, learning_rate: Array, key: Array) -> Any:
         with jax.named_scope("loss"):
             total = jnp.maximum(jnp.sum(batch["weights"]), 1e-9)
+        with jax.named_scope("optimizer"):
+            params = optimizers.point(config.optimizer, params, opt_state)
         with axes.following(rules):
             plain, grads = accumulated(params, batch, key)
         with jax.named_scope("optimizer"):
             grads = jax.tree.map(lambda g: g / total, grads)
             norm = optimizers.global_norm(grads)
+            transform = _transform(config, weight_decay, learning_rate)
             updates, opt_state = transform.update(grads, opt_state, params)
-            params = optimizers.apply(params, updates, learning_rate)
+            params = optimizers.apply(config.optimizer, params, updates, opt_state, learning_rate)
         return params, opt_state, plain / total, norm
 
     return step
@@ -200,7 +205,7 @@ def arguments(config: ConfigDict, batch: Batch | None = None, mesh: Mesh | None 
             batch |= {"positions": whole, "segments": whole}
     else:
         batch = batch_shapes(batch)
-    rate = jax.ShapeDtypeStruct((), jnp.float32)
+    rate = jax.ShapeDtypeStruct(optimizers.rates_shape(config.optimizer), jnp.float32)
     key = jax.eval_shape(lambda: jax.random.key(0))
     return shapes.params, shapes.opt_state, batch, rate, key
 
