@@ -90,7 +90,8 @@ def test_what_a_resumed_run_may_change_and_what_runs_of_a_pack_may_differ_in() -
     alone = {"name", "tracker", "data.cache_dir", "data.workers", "data.prefetch"}
     assert may == alone | {name for name in base.SCHEMA if name.startswith(groups)}
     packed = {name for name, declared in base.SCHEMA.items() if declared.pack}
-    assert packed == {"name", "seed", "optimizer.learning_rate", "optimizer.weight_decay"}
+    numbers = ("learning_rate", "muon.learning_rate", "weight_decay")
+    assert packed == {"name", "seed", *(f"optimizer.{name}" for name in numbers)}
 
 
 def test_the_table_has_a_row_for_every_field_and_names_what_is_unknown() -> None:
