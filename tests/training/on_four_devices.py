@@ -18,11 +18,14 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import models
+from configs import base, cli, fields, validate
 from eval.quality import scoring
 from models import axes, kernels
 from models.positions import build as build_scheme
 from tests.models.common import as_dict, build, tiny, tokens
 from training.run_directory.checkpoint import Checkpoints
+from training.step import mesh as meshes
+from training.step import optimizer, train_step
 from training.step.mesh import TABLE
 
 
@@ -173,6 +176,47 @@ def scores_of_long_rows() -> dict[str, float]:
     return results
 
 
+def optimizers_on_a_mesh() -> dict[str, dict[str, Any]]:
+    """Returns how the state of each optimizer lies, and how far parameters are apart after three steps.
+
+    `divided`: arrays of a divided parameter's own shape that lie as it does; `otherwise`: those that do not.
+    """
+    results = {}
+    for kind in fields.choices("optimizer.kind"):
+        config = base.get_config()
+        values = {"kind": kind, "adafactor.factor_from": 8 if kind == "adafactor" else 128}
+        values["schedule"] = "constant" if kind == "schedule_free_adamw" else "cosine"
+        shape = {"model.width": 16, "model.num_layers": 2, "model.num_heads": 2, "model.vocab_size": 260}
+        batched = {"data.batch_size": 4, "data.length": 8, "mesh.fsdp": 2, "mesh.tensor": 2}
+        cli.apply(config, {**{f"optimizer.{name}": value for name, value in values.items()}, **shape, **batched})
+        config = validate.resolve(config)
+        mesh = meshes.mesh_of(config)
+        found = train_step.abstract(config, mesh)
+        params, state = (jax.tree.leaves(tree) for tree in (found.params, found.opt_state))
+        of_params = {(x.shape, x.sharding.spec) for x in params if not x.sharding.is_fully_replicated}
+        shapes = {shape for shape, _ in of_params}
+        lies = [(x.shape, x.sharding.spec) in of_params for x in state if x.shape in shapes]
+        results[kind] = {"divided": sum(lies), "otherwise": len(lies) - sum(lies)}
+        if kind in ("muon", "adafactor"):  # that are not elementwise
+            one, four = (jax.tree.leaves(_after_steps(config, where)) for where in (None, mesh))
+            pairs = zip(one, four, strict=True)
+            results[kind]["apart"] = max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in pairs)
+    return results
+
+
+def _after_steps(config: Any, mesh: Mesh | None) -> Any:
+    rules = meshes.rules_of(config, mesh)
+    params = meshes.spread(rules, models.initialise(config.model, 0)[1])
+    state = train_step.initial_opt_state(config, params, mesh)
+    ids = np.random.default_rng(0).integers(0, 260, (4, 9), dtype=np.int32)
+    batch = {"tokens": ids[:, :-1], "targets": ids[:, 1:], "weights": np.ones((4, 8), np.float32)}
+    batch = meshes.whole_batch(rules, batch)
+    for step in range(3):
+        rate = optimizer.rates(config.optimizer, 1e-3 * step)
+        params, state, *_ = train_step.jitted(config, mesh)(params, state, batch, rate, jax.random.key(step))
+    return params
+
+
 def main() -> None:
     """Runs everything once: starting a process takes longer than what it does."""
     folder, mesh = Path(sys.argv[1]), Mesh(np.array(jax.devices()), "device")
@@ -182,6 +226,7 @@ def main() -> None:
         "errors": {groups: errors_of_few_kv_heads(mesh, groups) for groups in (1, 2)},
         "attention": attention_on_a_mesh(),
         "long": scores_of_long_rows(),
+        "optimizers": optimizers_on_a_mesh(),
     }
     save(folder / "four", mesh)
     (folder / "results.json").write_text(json.dumps(results))

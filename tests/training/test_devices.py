@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from configs import fields
 from tests.training.on_four_devices import trees
 from training.run_directory.checkpoint import Checkpoints
 
@@ -78,3 +79,11 @@ def test_attention_runs_on_each_devices_own_rows_and_heads_and_sends_nothing(res
 
 def test_long_rows_are_scored_alike_with_their_tokens_over_four_devices(results: dict[str, Any]) -> None:
     assert set(results["long"]) == {"plain", "packed"} and max(results["long"].values()) < 1e-5, results["long"]
+
+
+def test_optimizers_step_as_on_one_device_and_their_state_lies_as_parameters_do(results: dict[str, Any]) -> None:
+    found = results["optimizers"]
+    assert set(found) == set(fields.choices("optimizer.kind"))
+    for kind, told in found.items():
+        assert told.get("apart", 0.0) < 2e-5 and told["otherwise"] == 0, (kind, told)
+        assert (told["divided"] > 0) == (kind != "adafactor"), (kind, told)

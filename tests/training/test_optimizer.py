@@ -16,7 +16,7 @@ from configs.rules.optimizer import KINDS
 from models import initialise
 from models.metadata import each
 from tests.models.common import as_dict, tiny
-from training.loop import trainer
+from training.loop import packed, trainer
 from training.run_directory.files import read_json
 from training.step import optimizer, optimizers, train_step
 
@@ -270,3 +270,18 @@ def test_a_run_lowers_the_loss_and_goes_on_exactly(make_tiny, tmp_path, monkeypa
     made = validate.resolve(config)
     made.model.vocab_size = read_json(tmp_path / "whole" / "config.json")["model"]["vocab_size"]
     assert told == {"kind": kind, "state_bytes": optimizers.state_bytes(made.model, made.optimizer)}
+
+
+def test_a_pack_of_muon_runs_of_different_rates_is_its_runs_by_themselves(make_tiny, tmp_path) -> None:
+    def configs() -> list[Any]:
+        rates = [(0.02, 1e-2), (0.1, 3e-3)]
+        names = ("optimizer__muon__learning_rate", "optimizer__learning_rate")
+        given = [dict(zip(names, pair, strict=True)) for pair in rates]
+        return [of_kind(make_tiny, "muon", budget__amount=5, model__num_layers=1, **values) for values in given]
+
+    together = [tmp_path / "together" / str(index) for index in range(2)]
+    packed.train(configs(), together, quiet=True)
+    for config, folder in zip(configs(), together, strict=True):
+        trainer.train(config, tmp_path / "alone" / folder.name, quiet=True)
+        assert losses(folder) == pytest.approx(losses(tmp_path / "alone" / folder.name), rel=2e-4)
+    assert losses(together[0])[-1] != pytest.approx(losses(together[1])[-1], rel=1e-3)
