@@ -119,7 +119,7 @@ def _activations(model: Transformer, tokens: Array) -> dict[str, Array]:
 
         return call
 
-    model.scan = model.remat = False
+    model.scan, model.remat = False, "none"
     hidden = model.hidden(tokens, layers=[watched(i, block) for i, block in enumerate(model.layers())])
     return {**found, "logits": model.logits(hidden)}
 
