@@ -24,8 +24,9 @@ from configs.documents import ordinary
 from configs.errors import UserError
 from configs.folders import own
 from report import live
-from report.charts import export, grid, heads, ladder, lengths, profile, selection, training
+from report.charts import effects, export, grid, heads, ladder, lengths, profile, selection, training
 from report.charts.figures import Figure
+from report.claims import comparisons
 from report.claims.ladder import claimed
 from report.files import write
 from report.page import html, table
@@ -99,6 +100,8 @@ def _file_names(sweep: Sweep) -> list[str]:
 def figures(study: Study) -> list[Figure]:
     """Returns the study's figures, in the order of the page; those without data are left out."""
     found = [
+        effects.differences(study),
+        *effects.against_fields(study),
         training.curves(study, "train_loss", "training loss", smooth=True),
         training.curves(study, "val_loss", "validation loss", smooth=False),
         training.by_position(study),
@@ -173,7 +176,7 @@ def _csv_cell(value: Any) -> Any:
 
 def _write_frames(sweep: Sweep, out: Path) -> list[str]:
     files = []
-    made = {"metrics": frames.metrics, "results": frames.results, "runs": frames.runs}
+    made = {"comparisons": comparisons.frame, "metrics": frames.metrics, "results": frames.results, "runs": frames.runs}
     for name, frame in ((name, make(sweep)) for name, make in made.items()):
         write(out / f"{name}.csv", _inert(frame).to_csv(index=False))
         buffer = io.BytesIO()

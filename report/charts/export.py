@@ -18,11 +18,13 @@ import vl_convert
 from configs.errors import UserError
 from configs.folders import cache_dir, private
 from report.charts import theme
+from report.charts.figures import layers_of
 from report.files import write
 
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 PNG_SCALE = 3.0  # 288 pixels an inch: print quality
 COLUMN, TEXT = 312, 648  # pixels: 3.25 and 6.75 inches, the column and the text of a two-column paper
+SYMBOL, LETTER = 42, 6.2  # pixels of a legend's symbol with its distances, and of a letter beside it
 BESIDE = 72  # pixels that a panel's axis and its distance to the next take
 PIXELS = 3_000_000  # of one PNG
 _SIZE = re.compile(r'(<svg\b[^>]*?) width="([\d.]+)" height="([\d.]+)"')
@@ -32,15 +34,37 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 def svg(spec: dict[str, Any]) -> str:
     """Returns the figure as SVG on white, COLUMN pixels wide, in panels TEXT at most; nothing is fetched."""
-    themed = _sized(spec) | {"config": theme.config()}
+    themed = _sized(spec) | {"config": _with_room(theme.config(), spec)}
     with _DRAWING:
         drawn = str(vl_convert.vegalite_to_svg(themed, vl_version=VEGA_LITE, allowed_base_urls=[]))
     return _narrowed(drawn)
 
 
+def _with_room(config: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
+    """Returns the config with as many columns in legends as the longest of their names leaves room for."""
+    names = [name for layer in layers_of(spec) for name in _named(layer.get("encoding", {}))]
+    if not names:
+        return config
+    room = COLUMN if "facet" not in spec else TEXT // 2
+    widest = min(room - SYMBOL, LETTER * max(map(len, names)))
+    columns = max(1, min(config["legend"]["columns"], int(room / (SYMBOL + widest))))
+    return config | {"legend": config["legend"] | {"columns": columns, "labelLimit": room - SYMBOL}}
+
+
+def _named(encoding: dict[str, Any]) -> list[str]:
+    """Returns the names that a layer's legends list."""
+    found: list[Any] = []
+    for channel in ("color", "shape", "strokeDash"):
+        one = encoding.get(channel, {})
+        if one.get("legend", {}) is not None:
+            found += one.get("legend", {}).get("values") or one.get("scale", {}).get("domain") or []
+    return [str(name) for name in found]
+
+
 def _sized(spec: dict[str, Any]) -> dict[str, Any]:
     if "facet" not in spec:
-        return spec | {"width": COLUMN, "height": 200, "autosize": {"type": "fit-x", "contains": "padding"}}
+        height = 200 if spec.get("height", theme.HEIGHT) == theme.HEIGHT else spec["height"]
+        return spec | {"width": COLUMN, "height": height, "autosize": {"type": "fit-x", "contains": "padding"}}
     inner = spec["spec"]
     across = min(spec.get("columns") or 1, 4)
     room = TEXT // across - BESIDE

@@ -40,8 +40,21 @@ def finish(chart: Any, data: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[
     spec["params"] = [*spec.get("params", []), {"name": "shown", "value": []}]
     if "facet" in spec:
         _inherit(spec["spec"])
+    _legend(spec, data.get("means") or [row for rows in data.values() for row in rows])
     spec["datasets"] = {name: [_clean(row) for row in rows] for name, rows in data.items()}
     return spec
+
+
+def _legend(spec: dict[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Has legends of arms name those only that the chart shows: an arm that failed or diverged has no entry."""
+    there = {row["arm"] for row in rows if "arm" in row}
+    for layer in layers_of(spec):
+        for channel in ("color", "shape", "strokeDash"):
+            one = layer.get("encoding", {}).get(channel, {})
+            names = one.get("scale", {}).get("domain", []) if one.get("field") == "arm" else []
+            shown = [name for name in names if name in there]
+            if len(shown) < len(names) and one.get("legend", {}) is not None:
+                one["legend"] = {**one.get("legend", {}), "values": shown}
 
 
 def loggable(spec: Mapping[str, Any]) -> list[str]:
@@ -101,7 +114,7 @@ def colour(names: list[str], title: str | None = None, field_name: str = "arm") 
 
 def shape(names: list[str], field_name: str = "arm") -> alt.Shape:
     """Returns the shape channel, so that colour is never the only difference."""
-    marks = [theme.SHAPES[index % len(theme.SHAPES)] for index in range(len(names))]
+    marks = [theme.marker(index) for index in range(len(names))]
     return alt.Shape(f"{field_name}:N", scale=alt.Scale(domain=names, range=marks), title=None, **_unnamed(names))
 
 

@@ -17,6 +17,11 @@ def dash(index: int) -> list[int]:
     return DASHES[index // len(LIGHT) % len(DASHES)]
 
 
+def marker(index: int) -> str:
+    """Returns the shape of the index-th arm: each round of colours begins with another, so that pairs do not repeat."""
+    return SHAPES[(index + index // len(LIGHT)) % len(SHAPES)]
+
+
 def config(dark: bool = False) -> dict[str, Any]:
     """Returns the Vega-Lite config of the light (also the printed) or the dark page."""
     ink, soft, rule = ("#e6e8eb", "#a9b0b8", "#363c44") if dark else ("#1b1f24", "#57606a", "#e3e6ea")

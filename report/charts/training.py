@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
@@ -34,6 +34,7 @@ from report.reading.measures import (
     median,
     pooled,
     retrieval_points,
+    timed_under_load,
     train_memory,
 )
 from report.statistics.intervals import over_seeds
@@ -77,7 +78,12 @@ def curves(study: Study, key: str, title: str, smooth: bool) -> Figure | None:
     thick = on("means").mark_line(strokeWidth=2).encode(x, y, colour(names), *dashes(names))
     tips = tip(("arm:N", "arm", ""), ("tokens:Q", "tokens", ",.0f"), ("loss:Q", "loss", ".4f"))
     tips += tip(("seeds:Q", "seeds", ""))
-    hover = on("means").mark_point(filled=True, fillOpacity=0, opacity=1, size=80).encode(x, y, tooltip=tips)
+    few = all(len(series) <= 2 for series in per_run.values())  # two points are no curve: they are drawn as points
+    hover = (
+        on("means")
+        .mark_point(filled=True, fillOpacity=float(few), opacity=1, size=80)
+        .encode(x, y, colour(names), tooltip=tips)
+    )
     caption = "Thick: mean over finished seeds."
     caption += " Thin: each seed." if thinly else f" Beyond {THIN} runs, seeds have no lines of their own."
     caption += " Smoothed over a twentieth of the run." if smooth else ""
@@ -199,6 +205,49 @@ def costs(study: Study) -> list[Figure]:
     return [figure for figure in found if figure is not None]
 
 
+PLOT = (240.0, 140.0)  # pixels of a plot within its axes, in the smallest size that figures have
+
+
+def _label_front(
+    rows: list[dict[str, Any]], costs: tuple[float, float], ends: tuple[float, float], more: bool, higher: bool
+) -> None:
+    """Sets each row's `label`: the side on which its name stands; empty beside the Pareto front and where names meet.
+
+    Args:
+        rows: with `arm`, `cost` and `quality`, changed in place.
+        costs: the smallest and the largest cost.
+        ends: of the axis of quality.
+        more: a larger cost is better, as of a speed.
+        higher: a higher quality is better.
+    """
+    across, up = (1 if more else -1), (1 if higher else -1)
+
+    def beaten(one: dict[str, Any]) -> bool:
+        mine = (across * one["cost"], up * one["quality"])
+        others = [(across * other["cost"], up * other["quality"]) for other in rows]
+        return any(other[0] >= mine[0] and other[1] >= mine[1] and other != mine for other in others)
+
+    taken: list[tuple[float, float, float, float]] = []
+    for row in sorted(rows, key=lambda row: up * row["quality"], reverse=True):
+        row["label"] = ""
+        if beaten(row):
+            continue
+        x = 0.1 * PLOT[0] + 0.8 * PLOT[0] * (row["cost"] - costs[0]) / (costs[1] - costs[0])
+        y = PLOT[1] * (row["quality"] - ends[0]) / (ends[1] - ends[0])
+        width = min(150.0, 6.2 * len(row["arm"]))
+        for side, left in (("left", x + 8), ("right", x - 8 - width)):
+            box = (left, y, left + width, y + 16)
+            if left < 0 or left + width > PLOT[0] or any(_overlap(box, other) for other in taken):
+                continue
+            taken.append(box)
+            row["label"] = side
+            break
+
+
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
 def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -> Figure | None:
     by_loss = any(math.isfinite(loss(arm).mean) for arm in study.arms)
     rows: list[dict[str, Any]] = []
@@ -230,12 +279,20 @@ def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -
     tips += tip(("low:Q", "95% from", ".4f"), ("high:Q", "to", ".4f"), ("seeds:Q", "seeds", ""))
     dot = on("rows").mark_point(filled=True, size=70, opacity=1).encode(x, y, colour(names), shape(names), tooltip=tips)
     layers = [bar, dot]
-    if len(rows) <= 12:
-        layers.append(on("rows").mark_text(align="left", dx=8, dy=-7).encode(x, y, text="arm:N"))
+    higher_cost = key.endswith("speed")
+    _label_front(rows, (min(values), max(values)), ends, higher_cost, not by_loss)
+    sides: list[tuple[Literal["left", "right"], int]] = [("left", 8), ("right", -8)]
+    for side_, dx in sides:
+        text = on("rows").transform_filter(f"datum.label == '{side_}'").mark_text(align=side_, dx=dx, dy=-7, limit=150)
+        layers.append(text.encode(x, y, text="arm:N"))
     side = "loss: lower is better" if by_loss else "higher is better"
     interval = "95% t-interval over seeds (over tokens where there is one seed)"
     interval = interval if by_loss else "95% interval over seeds and rows"
     title = f"Quality against {label.split(',')[0]}"
     caption = f"{side.capitalize()}. Bars: {interval}; what reaches beyond the frame is cut."
+    caption += " Named: the Pareto front, as far as names do not overlap."
+    busy = [arm.name for arm in study.arms if timed_under_load(arm)] if higher_cost else []
+    if busy:
+        caption += f" Speeds of {', '.join(busy[:6])}{' and more' if len(busy) > 6 else ''} were measured under load."
     caption += f" Left out, not comparable: {', '.join(apart)}." if apart else ""
     return Figure(f"quality-{key}", title, caption, finish(sized(alt.layer(*layers)), {"rows": rows}))

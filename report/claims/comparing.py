@@ -199,13 +199,14 @@ def _no_look(study: Study) -> str:
 
 def _together(arms: Sequence[Arm], baseline: Arm, measure: str) -> Pooled | None:
     """Returns the deviation over all arms that ran with the baseline's seeds, where its test does not refuse it."""
-    values = {arm.name: _values(arm, measure) for arm in arms}
-    seeds = set(values[baseline.name])
-    found = pooled_deviation({name: one for name, one in values.items() if set(one) == seeds})
+    by_arm = {arm.name: values(arm, measure) for arm in arms}
+    seeds = set(by_arm[baseline.name])
+    found = pooled_deviation({name: one for name, one in by_arm.items() if set(one) == seeds})
     return None if found is None or found.refused else found
 
 
-def _values(arm: Arm, measure: str) -> dict[int, float]:
+def values(arm: Arm, measure: str) -> dict[int, float]:
+    """Returns each finished seed's loss, or its retrieval at the training length."""
     if measure == "loss":
         return by_seed(arm, from_eval("loss", "loss"))
     return {point.seed: point.value for point in _at_home(arm)}
@@ -222,7 +223,7 @@ def _at_home(arm: Arm) -> list[Point]:
 def _comparison(
     arm: Arm, baseline: Arm, measure: str, differing: list[Mark], together: Pooled | None, level: float
 ) -> Comparison:
-    mine, other = _values(arm, measure), _values(baseline, measure)
+    mine, other = values(arm, measure), values(baseline, measure)
     noise = _noise(together if set(mine) == set(other) else None, level)
     if measure == "loss":
         difference = paired(mine, other, _with_text(noise, arm, baseline, set(mine) & set(other)))

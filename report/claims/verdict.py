@@ -19,6 +19,7 @@ from report.reading.directories import Run, Study
 from report.reading.reproduce import all_arms
 
 BROKEN = ("failed", "diverged", "unreadable")  # statuses of runs that ended badly
+LONG = 300  # letters of a note that is unfolded only when asked for
 NAMED = 8  # names that a group's line lists
 
 
@@ -161,8 +162,15 @@ def groups(study: Study) -> list[Group]:
     for one in ranked:
         found.setdefault((one.measure, one.verdict, _kind(one)), []).append(one)
     made = [_group(*key, members) for key, members in found.items()]
-    notes = [Group(one.verdict, one.text, ()) for one in words.notes(study)]
-    return made + notes
+    return made + [_note(one) for one in words.notes(study)]
+
+
+def _note(one: Sentence) -> Group:
+    """Returns a note; of a long one, which lists arms, what it is about."""
+    head, colon, _ = one.text.partition(": ")
+    return (
+        Group(one.verdict, f"{head}.", (one,)) if len(one.text) > LONG and colon else Group(one.verdict, one.text, ())
+    )
 
 
 def _kind(one: Comparison) -> str:
@@ -175,7 +183,7 @@ def _kind(one: Comparison) -> str:
         if one.few:
             return "too few seeds"
         return "the interval leaves 0 out, and Holm's correction does not" if one.difference.resolved else ""
-    return one.why if one.verdict in (REFUSED, MISSING) else ""
+    return one.why.replace(f"{one.arm} has", "they have") if one.verdict in (REFUSED, MISSING) else ""
 
 
 def _group(measure: str, verdict: str, kind: str, members: list[Comparison]) -> Group:

@@ -28,7 +28,7 @@ def test_load_gives_results_metrics_and_runs(sweep: Path) -> None:
     runs = report.load(sweep, "runs").set_index(["arm", "seed"])
     assert len(runs) == 15 and runs.loc[("h4", 2), "model.num_heads"] == 4
     assert runs.loc[("recall", 0), "parameters"] == 120000 and set(runs["status"]) == {"done"}
-    with pytest.raises(UserError, match="must be results, metrics, runs"):
+    with pytest.raises(UserError, match="must be comparisons, results, metrics, runs"):
         report.load(sweep, "all")
 
 

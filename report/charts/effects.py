@@ -1,0 +1,214 @@
+"""The answer as figures: differences from the baseline with their intervals, and the measure against what varies."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import altair as alt
+
+from report.charts import theme
+from report.charts.figures import Figure, both_ends, colour, domain, finish, fit, on, shape, sized, spanning, tip
+from report.claims.comparable import swept
+from report.claims.comparing import RESOLVED, UNRESOLVED, Comparison, comparisons, values
+from report.page.formats import DASH
+from report.reading.directories import Arm, Study, number
+from report.reading.measures import TRAINED, loss, loss_unit, pooled, retrieval_points
+from report.reading.settings import config_of, flat
+from report.statistics.intervals import Estimate
+
+ROW = 17  # pixels of an arm's row
+MOST = 60  # arms of a forest plot: more are left to the table
+LABEL = 150  # pixels of an arm's name beside its row
+LOG_FROM = 8.0  # largest over smallest value from which an axis of numbers is logarithmic
+
+
+def _measure(study: Study) -> str:
+    return "loss" if any(math.isfinite(loss(arm).mean) for arm in study.arms) else "retrieval"
+
+
+def differences(study: Study) -> Figure | None:
+    """Returns the forest plot: every tested arm's difference from the baseline, sorted, with its interval and seeds."""
+    measure = _measure(study)
+    found = [one for one in comparisons(study) if one.measure == measure and one.verdict in (RESOLVED, UNRESOLVED)]
+    tested = sorted(found, key=lambda one: one.difference.mean, reverse=measure != "loss")[:MOST]
+    if not tested:
+        return None
+    factor = 1.0 if measure == "loss" else 100.0
+    rows = [_row(one, factor) for one in tested]
+    dots = [dot for one in tested for dot in _dots(study, one, factor)]
+    ends = domain([0.0, *(row["mean"] for row in rows), *(dot["difference"] for dot in dots)], both_ends(rows))
+    fit(rows, ends)
+    unit = loss_unit(study) if measure == "loss" else "points of retrieval"
+    order = [one.arm for one in tested]
+    y = alt.Y("arm:N", sort=order, title=None, axis=alt.Axis(labelLimit=LABEL, labelOverlap=False, grid=False))
+    title = f"difference, {unit}"
+    x, bottom = (alt.X(name, title=title, scale=spanning(ends)) for name in ("mean:Q", "bottom:Q"))
+    zero = alt.Chart(alt.NamedData("zero")).mark_rule(strokeDash=[4, 3]).encode(alt.X("at:Q", scale=spanning(ends)))
+    bar = on("rows").mark_rule(strokeWidth=1.8, color=theme.LIGHT[0]).encode(bottom, y, x2="top:Q")
+    each = on("dots").mark_point(size=14, strokeWidth=0.9, opacity=0.75, color=theme.LIGHT[6])
+    tips = tip(("arm:N", "arm", ""), ("mean:Q", "difference", "+.4f"), ("low:Q", "95% from", ".4f"))
+    tips += tip(("high:Q", "to", ".4f"), ("p:Q", "p after Holm", ".3f"), ("seeds:Q", "seeds", ""))
+    tips += tip(("verdict:N", "verdict", ""))
+    middle = on("rows").mark_point(filled=True, opacity=1, size=62, color=theme.LIGHT[0])
+    claimed = middle.transform_filter("datum.verdict == 'resolved'").encode(x, y, tooltip=tips)
+    hollow = on("rows").mark_point(filled=True, fill="white", stroke=theme.LIGHT[0], opacity=1, size=46)
+    unclaimed = hollow.transform_filter("datum.verdict != 'resolved'").encode(x, y, tooltip=tips)
+    seeds = each.encode(alt.X("difference:Q", title=title, scale=spanning(ends)), y)
+    chart = alt.layer(zero, bar, seeds, claimed, unclaimed).properties(width=theme.WIDTH, height=ROW * len(rows) + 10)
+    side = "left of 0 is better" if measure == "loss" else "right of 0 is better"
+    caption = (
+        f"Each arm minus {tested[0].baseline}, paired by seed; {side}. Bars: 95% intervals, each of one comparison; "
+        f"small rings: single seeds. Filled: significant at 5% after Holm ({tested[0].family} comparisons)."
+    )
+    if len(found) > MOST:
+        caption += f" The first {MOST} of {len(found)} arms; the table has all."
+    spec = finish(chart, {"rows": rows, "dots": dots, "zero": [{"at": 0.0}]})
+    return Figure("differences", "Differences from the baseline", caption, spec, False)
+
+
+def _row(one: Comparison, factor: float) -> dict[str, Any]:
+    gap = one.difference
+    shown = {"mean": factor * gap.mean, "low": factor * gap.low, "high": factor * gap.high}
+    return {"arm": one.arm, **shown, "p": one.p_holm, "seeds": len(gap.seeds), "verdict": one.verdict}
+
+
+def _dots(study: Study, one: Comparison, factor: float) -> list[dict[str, Any]]:
+    arm, baseline = study.arm(one.arm), study.arm(one.baseline)
+    if arm is None or baseline is None:
+        return []
+    mine, other = values(arm, one.measure), values(baseline, one.measure)
+    return [
+        {"arm": one.arm, "seed": str(seed), "difference": factor * (mine[seed] - other[seed])}
+        for seed in one.difference.seeds
+    ]
+
+
+def axes(study: Study) -> list[str]:
+    """Returns the fields that the study varies, of fields that change together the first."""
+    found: dict[tuple[int, ...], str] = {}
+    configs = [flat(config_of(arm)) for arm in study.arms]
+    for name in swept(study):
+        row = [config.get(name, DASH) for config in configs]
+        found.setdefault(tuple(row.index(value) for value in row), name)
+    return list(found.values())
+
+
+def against_fields(study: Study) -> list[Figure]:
+    """Returns the measure against the field that the study varies; of two fields as lines and as a heat map."""
+    names = axes(study)
+    if not 1 <= len(names) <= 2:
+        return []
+    rows = _points(study, names)
+    if len({row["x"] for row in rows}) < 2:
+        return []
+    found = [_lines(study, names, rows)]
+    if len(names) == 2:
+        found.append(_heat_map(study, names, rows))
+    return found
+
+
+def _points(study: Study, names: list[str]) -> list[dict[str, Any]]:
+    """Returns a row an arm that has the measure: its values of the fields, its mean, interval and seeds."""
+    measure = _measure(study)
+    rows: list[dict[str, Any]] = []
+    for arm in study.arms:
+        one = _estimate(arm, measure)
+        if not math.isfinite(one.mean):
+            continue
+        config = flat(config_of(arm))
+        row: dict[str, Any] = {"arm": arm.name, "mean": one.mean, "low": one.low, "high": one.high}
+        row |= {"x": config.get(names[0], DASH), "seeds": one.count}
+        rows.append(row | {"series": config.get(names[1], DASH) if len(names) > 1 else ""})
+    return rows
+
+
+def _estimate(arm: Arm, measure: str) -> Estimate:
+    if measure == "loss":
+        return loss(arm)
+    return pooled(point for point in retrieval_points(arm) if point.key == (1.0, TRAINED))
+
+
+def _label(study: Study) -> str:
+    return f"validation loss, {loss_unit(study)}" if _measure(study) == "loss" else "retrieval at the training length"
+
+
+def _ordered(found: list[str]) -> list[str]:
+    """Returns values by size where all are numbers, else as the study has them."""
+    once = list(dict.fromkeys(found))
+    numeric = all(math.isfinite(number(value)) for value in once)
+    return sorted(once, key=number) if numeric else once
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("model.")
+
+
+def _channel(name: str, rows: list[dict[str, Any]]) -> Callable[[], alt.X]:
+    """Returns what makes the axis of a field: a line of numbers, logarithmic where they span much, or categories."""
+    order = _ordered([row["x"] for row in rows])
+    numbers = [number(value) for value in order]
+    if not all(math.isfinite(value) for value in numbers):
+        axis = alt.Axis(labelAngle=-30, labelLimit=110)
+        return lambda: alt.X("x:N", sort=order, title=_short(name), axis=axis, scale=alt.Scale(padding=0.4))
+    for row in rows:
+        row["value"] = number(row["x"])
+    low, high = min(numbers), max(numbers)
+    axis = alt.Axis(values=numbers, format="~g", labelOverlap=True)
+    if low > 0 and high / low >= LOG_FROM:
+        scale = alt.Scale(type="log", nice=False, domain=[low / 1.15, high * 1.15])
+    else:
+        margin = 0.06 * (high - low)
+        scale = spanning((low - margin, high + margin))
+    return lambda: alt.X("value:Q", title=_short(name), scale=scale, axis=axis)
+
+
+def _lines(study: Study, names: list[str], rows: list[dict[str, Any]]) -> Figure:
+    series = _ordered([row["series"] for row in rows])
+    x, what = _channel(names[0], rows), _label(study)
+    ends = domain((row["mean"] for row in rows), both_ends(rows))
+    fit(rows, ends)
+    y, bottom = (alt.Y(name, title=what, scale=spanning(ends)) for name in ("mean:Q", "bottom:Q"))
+    tint = colour(series, _short(names[1]) if len(names) > 1 else None, "series")
+    marks = shape(series, "series")
+    if len(names) > 1:
+        marks = marks.copy()
+        marks["title"] = _short(names[1])
+    else:
+        tint, marks = (alt.value(value) for value in (theme.LIGHT[0], "circle"))  # type: ignore[assignment]
+    tint_of = {"color": tint}
+    tips = tip(("arm:N", "arm", ""), ("x:N", _short(names[0]), ""), ("mean:Q", what, ".4f"))
+    tips += tip(("low:Q", "95% from", ".4f"), ("high:Q", "to", ".4f"), ("seeds:Q", "seeds", ""))
+    line = on("rows").mark_line(strokeWidth=1.6, strokeOpacity=0.7).encode(x(), y, detail="series:N", **tint_of)
+    bar = on("rows").mark_rule(strokeWidth=1.2).encode(x(), bottom, y2="top:Q", **tint_of)
+    dot = on("rows").mark_point(filled=True, size=60, opacity=1)
+    dots = dot.encode(x(), y, tooltip=tips, shape=marks, **tint_of)
+    caption = "A point an arm: mean over seeds; bars: 95% intervals over seeds, as far as the frame shows them."
+    spec = finish(sized(alt.layer(line, bar, dots)), {"rows": rows})
+    title = f"{'Loss' if _measure(study) == 'loss' else 'Retrieval'} against {_short(names[0])}"
+    title += f", lines by {_short(names[1])}" if len(names) > 1 else ""
+    return Figure("against-field", title, caption, spec, False)
+
+
+def _heat_map(study: Study, names: list[str], rows: list[dict[str, Any]]) -> Figure:
+    measure = _measure(study)
+    cells = []
+    for row in rows:
+        half = (row["high"] - row["low"]) / 2
+        factor, places = (1.0, 3) if measure == "loss" else (100.0, 1)
+        mean = f"{factor * row['mean']:.{places}f}"
+        noise = f"\N{PLUS-MINUS SIGN}{factor * half:.{places}f} " if math.isfinite(half) else ""
+        cells.append({**row, "shown": mean, "below": f"{noise}n={row['seeds']}"})
+    across, down = _ordered([row["x"] for row in rows]), _ordered([row["series"] for row in rows])
+    x = alt.X("x:N", sort=across, title=_short(names[0]), axis=alt.Axis(labelAngle=0, labelLimit=90))
+    y = alt.Y("series:N", sort=down, title=_short(names[1]), axis=alt.Axis(labelLimit=LABEL))
+    tints = ["#8fbbe0", "#f7fafd"] if measure == "loss" else ["#f7fafd", "#8fbbe0"]  # the better the darker
+    tint = alt.Color("mean:Q", scale=alt.Scale(range=tints, zero=False), legend=None)
+    tips = tip(("arm:N", "arm", ""), ("mean:Q", _label(study), ".4f"), ("low:Q", "95% from", ".4f"))
+    tips += tip(("high:Q", "to", ".4f"), ("seeds:Q", "seeds", ""))
+    box = on("cells").mark_rect(stroke="white").encode(x, y, tint, tooltip=tips)
+    above = on("cells").mark_text(dy=-6, color="#1b1f24", fontSize=11).encode(x, y, text="shown:N")
+    below = on("cells").mark_text(dy=8, color="#1b1f24", fontSize=9).encode(x, y, text="below:N")
+    caption = f"{_label(study).capitalize()}: mean over seeds, half of its 95% interval, and seeds; darker is better."
+    chart = alt.layer(box, above, below).properties(width=theme.WIDTH, height=38 * len(down) + 10)
+    title = f"{'Loss' if measure == 'loss' else 'Retrieval'} by {_short(names[0])} and {_short(names[1])}"
+    return Figure("against-fields", title, caption, finish(chart, {"cells": cells}), False, wide=len(across) > 6)
