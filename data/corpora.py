@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 from configs.errors import UserError
 from data import cache, documents, formats, shards, tfds_sets
 from data.documents import Document, SourceFile
+from data.formats import columns, llmc
 from data.shards import TokenCorpus
 from data.tfds_sets import Texts
 
@@ -82,10 +83,11 @@ def open_corpus(data: ConfigDict, vocab_size: int | None = None) -> Corpus | Tok
 
 def _open_tokens(data: ConfigDict, vocab_size: int | None) -> TokenCorpus | None:
     """Opens token files; returns None where `data.path` names text."""
-    train = documents.matching_paths(data.path)
+    train = _stored_tokens(documents.matching_paths(data.path), data)
     if not any(formats.of_tokens(path, formats.head(path)) for _, path in train):
         return None
     held = documents.matching_paths(data.validation_path, "data.validation_path") if data.validation_path else []
+    held = _stored_tokens(held, data)
     return shards.open_tokens(
         train,
         held,
@@ -95,6 +97,38 @@ def _open_tokens(data: ConfigDict, vocab_size: int | None) -> TokenCorpus | None
         model_vocab_size=vocab_size,
         separator=data.separator,
     )
+
+
+def _stored_tokens(files: list[tuple[str, Path]], data: ConfigDict) -> list[tuple[str, Path]]:
+    """Returns files with those whose column holds token ids replaced by token files in the cache."""
+    found = []
+    for name, path in files:
+        of_columns = formats.of_columns(formats.head(path))
+        if of_columns is None or not columns.holds_tokens(of_columns, path, data.field):
+            found.append((name, path))
+            continue
+        with path.open("rb") as file:
+            key = digest([FORMAT, "column", data.field, hashlib.file_digest(file, "sha256").hexdigest()])
+        folder = cache.private_folder(data.cache_dir, "tokens") / f"column-{key[:20]}"
+        cache.entry(folder, partial(_store_tokens, source=path, of_columns=of_columns, field=data.field))
+        found.append((name, folder / "tokens.bin"))
+    return found
+
+
+def _store_tokens(folder: Path, source: Path, of_columns: formats.Columns, field: str) -> None:
+    """Writes the ids of a column as one shard of llm.c's uint32."""
+    count = 0
+    with (folder / "tokens.bin").open("wb") as file:
+        file.write(bytes(llmc.HEADER))
+        for ids in columns.tokens(of_columns, source, field):
+            if ids.size and (ids.min() < 0 or ids.max() >= 2**32):
+                raise UserError(f"{source}: column {field!r} holds an id outside 0 .. 2**32 - 1")
+            count += len(ids)
+            file.write(ids.astype("<u4").tobytes())
+        if count >= 2**31:
+            raise UserError(f"{source}: column {field!r} holds {count:,} ids; a file may hold 2**31 - 1")
+        file.seek(0)
+        file.write(np.array([20240801, 7, count], "<i4").tobytes())
 
 
 def _open_files(data: ConfigDict) -> Corpus:

@@ -9,13 +9,14 @@ import json
 import os
 import sysconfig
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from data.formats import unsupported
+from data import formats
+from data.formats import columns, compressed, unsupported
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ def matching_paths(pattern: str, field: str = "data.path") -> list[tuple[str, Pa
         UserError: nothing matches.
     """
     pattern = os.path.expanduser(pattern)
+    if os.path.isdir(pattern) and (of_columns := _of_columns(Path(pattern))):
+        return of_columns
     literal = os.path.isfile(pattern)
     paths = [pattern] if literal else [p for p in glob.glob(pattern, recursive=True) if os.path.isfile(p)]
     if not paths:
@@ -96,6 +99,14 @@ def matching_paths(pattern: str, field: str = "data.path") -> list[tuple[str, Pa
     base = os.path.dirname(pattern) if literal else _fixed_part(pattern)
     # A pattern with several `**` can match one file more than once.
     return sorted((Path(p).relative_to(base).as_posix(), Path(p)) for p in set(paths))
+
+
+def _of_columns(folder: Path) -> list[tuple[str, Path]]:
+    """Returns (name, path) of the Parquet files of a folder, or else its Arrow files, sorted by name."""
+    for suffix in ("*.parquet", "*.arrow"):
+        if found := [path for path in folder.rglob(suffix) if path.is_file()]:
+            return sorted((path.relative_to(folder).as_posix(), path) for path in found)
+    return []
 
 
 def _is_utf8(name: str) -> bool:
@@ -137,17 +148,40 @@ def read_python(file: SourceFile) -> Iterator[Document]:
 def read_text(file: SourceFile, field: str) -> Iterator[Document]:
     """Yields the documents of a file; empty ones are left out.
 
-    A file of JSON lines (.jsonl, .ndjson, or a .json that holds them) has one a line, under `field`; a .json that is an
-    array of objects which all have `field` has one an object; any other file is one document. Line ends and byte order
-    marks stay as they are.
+    A Parquet or Arrow file has one a row, in the column `field`; gzip and Zstandard are read as what they hold, which
+    the file's name tells (a.jsonl.gz). A file of JSON lines (.jsonl, .ndjson, or a .json that holds them) has one a
+    line, under `field`; a .json that is an array of objects which all have `field` has one an object; any other file is
+    one document. Line ends and byte order marks stay as they are.
 
     Raises:
         UserError: invalid UTF-8 (file and byte offset), a malformed line or a missing field (file and line).
     """
-    content = _content(file)
-    suffix = file.path.suffix.lower()
+    start = formats.head(file.path)
+    if of_columns := formats.of_columns(start):
+        _check_unchanged(file)
+        if columns.holds_tokens(of_columns, file.path, field):
+            raise UserError(
+                f"{file.path}: column {field!r} (data.field) holds token ids, and the other files hold text"
+            )
+        texts = enumerate(columns.texts(of_columns, file.path, field), 1)
+        yield from (Document(f"{file.name}:{number}", text) for number, text in texts if text)
+        return
+    compression, suffix = formats.of_compression(start), file.path.suffix.lower()
+    if compression is None:
+        yield from _plain_text(file, _content(file), suffix, field)
+        return
+    _check_unchanged(file)
+    if suffix in compressed.SUFFIXES:
+        suffix = Path(file.path.stem).suffix.lower()
+    if suffix in JSON_LINES:
+        yield from _json_lines(file, compressed.lines(compression, file.path), field)
+    else:
+        yield from _plain_text(file, compressed.content(compression, file.path), suffix, field)
+
+
+def _plain_text(file: SourceFile, content: bytes, suffix: str, field: str) -> Iterator[Document]:
     if suffix in JSON_LINES or (suffix == ".json" and _holds_json_lines(content, field)):
-        yield from _json_lines(file, content, field)
+        yield from _json_lines(file, io.BytesIO(content), field)
     elif suffix == ".json" and (texts := _json_array(file, content, field)):
         yield from (Document(f"{file.name}:{number}", text) for number, text in enumerate(texts, 1) if text)
     elif content:
@@ -193,9 +227,9 @@ def _check_encodes(text: str, where: str, field: str) -> None:
         raise UserError(f"{where}: field {field!r} holds half a surrogate pair") from error
 
 
-def _json_lines(file: SourceFile, content: bytes, field: str) -> Iterator[Document]:
+def _json_lines(file: SourceFile, lines: Iterable[bytes], field: str) -> Iterator[Document]:
     start = 0
-    for number, line in enumerate(io.BytesIO(content), 1):
+    for number, line in enumerate(lines, 1):
         if line.strip():
             where = f"{file.path}, line {number}"
             try:
@@ -231,9 +265,17 @@ def _content(file: SourceFile) -> bytes:
         content = file.path.read_bytes()
     except OSError as error:
         raise UserError(f"{file.path}: cannot be read ({error.strerror})") from error
-    if hashlib.sha256(content).hexdigest() != file.sha256:
-        raise UserError(f"{file.path}: changed while it was being read; run again")
+    _refuse_change(file, hashlib.sha256(content).hexdigest())
     return content
+
+
+def _check_unchanged(file: SourceFile) -> None:
+    _refuse_change(file, _source_file(file.path, file.name).sha256)
+
+
+def _refuse_change(file: SourceFile, sha256: str) -> None:
+    if sha256 != file.sha256:
+        raise UserError(f"{file.path}: changed while it was being read; run again")
 
 
 def split_by_hash(names: Sequence[str], train_share: float) -> list[bool]:

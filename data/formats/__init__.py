@@ -4,12 +4,29 @@ import os
 from pathlib import Path
 
 from configs.errors import UserError
-from data.formats import llmc, npy, u16
-from data.formats.format import HEAD, Layout, TokenFormat
+from data.formats import columns, compressed, llmc, npy, u16
+from data.formats.format import HEAD, Columns, Compression, Layout, TokenFormat
 
-__all__ = ["TOKENS", "Layout", "TokenFormat", "head", "of_tokens"]
+__all__ = [
+    "COLUMNS",
+    "COMPRESSIONS",
+    "TOKENS",
+    "Columns",
+    "Layout",
+    "TokenFormat",
+    "head",
+    "of_columns",
+    "of_compression",
+    "of_tokens",
+]
 
 TOKENS: dict[str, TokenFormat] = {"llm.c": llmc.FORMAT, "npy": npy.FORMAT, "u16": u16.FORMAT}
+COMPRESSIONS: dict[str, Compression] = {"gzip": compressed.GZIP, "zstd": compressed.ZSTANDARD}
+COLUMNS: dict[str, Columns] = {
+    "parquet": columns.PARQUET,
+    "arrow": columns.ARROW,
+    "arrow_stream": columns.ARROW_STREAM,
+}
 
 
 def head(path: str | os.PathLike[str]) -> bytes:
@@ -29,3 +46,13 @@ def of_tokens(path: str | os.PathLike[str], start: bytes) -> TokenFormat | None:
     """Returns the format of a file of tokens from its name and its first bytes, or None where it is none."""
     name = os.path.basename(path).lower()
     return next((one for one in TOKENS.values() if one.recognises(name, start)), None)
+
+
+def of_compression(start: bytes) -> Compression | None:
+    """Returns how a file is compressed that begins with `start`, or None where it is not."""
+    return next((one for one in COMPRESSIONS.values() if start.startswith(one.magic)), None)
+
+
+def of_columns(start: bytes) -> Columns | None:
+    """Returns the format of a file of columns that begins with `start`, or None where it is none."""
+    return next((one for one in COLUMNS.values() if start.startswith(one.magic)), None)
