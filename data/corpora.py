@@ -4,6 +4,8 @@ The built-in corpus and users' own files are written once as a TFDS data set in 
 content, so that a changed file is another entry and stale data cannot be read; TFDS data sets are read where they lie.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import sys
@@ -13,17 +15,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from configs.errors import UserError
-from data import cache, documents, formats, shards, tfds_sets
+from data import cache, documents, formats, shards
 from data.documents import Document, SourceFile
 from data.formats import columns, llmc
 from data.shards import TokenCorpus
-from data.tfds_sets import Texts
+
+if TYPE_CHECKING:  # TFDS is imported where a corpus is opened: programs are built and measured without it
+    from data import tfds_sets
+    from data.tfds_sets import Texts
 
 # Raised when the same files would be prepared into something else.
 FORMAT = 2
@@ -153,6 +158,8 @@ def _open_prepared(
     cache_dir: str,
     *settings: str,
 ) -> Corpus:
+    from data import tfds_sets
+
     identity = [[file.name, file.size, file.sha256] for file in files]
     key = digest([FORMAT, source, split, train_share, settings, identity])
     folder = cache.private_folder(cache_dir, "corpora") / f"{source}-{key[:20]}"
@@ -178,6 +185,8 @@ def _prepare(
     train_share: float,
 ) -> None:
     """Writes the TFDS data set and `manifest.json`; two passes, so that no more than one file is in memory."""
+    from data import tfds_sets
+
     plan = _plan(files, read, split, train_share)
     names = ("train",) if split == "whole" else ("train", "validation")
     tally = {name: {"documents": 0, "text_bytes": 0} for name in names}
@@ -275,6 +284,8 @@ def _sha256_of_all(files: Sequence[SourceFile]) -> str:
 
 
 def _open_tfds(data: ConfigDict) -> Corpus:
+    from data import tfds_sets
+
     found = tfds_sets.find(data.tfds.name, data.tfds.data_dir, data.field)
     splits = {"train": data.tfds.train_split, "validation": data.tfds.validation_split}
     texts = {name: found.texts(split) for name, split in splits.items()}
@@ -308,6 +319,8 @@ def _short(field: str) -> str:
 
 def _open_apart(data: ConfigDict) -> Corpus:
     """Opens a corpus whose validation documents are those of `data.validation_path`, whatever trains."""
+    from data import tfds_sets
+
     read, where = partial(documents.read_text, field=data.field), data.validation_path
     texts, keys, manifests = {}, {}, {}
     about: dict[str, Any]
@@ -343,6 +356,8 @@ def _whole(
     source: str, files: Sequence[SourceFile], read: Callable[[SourceFile], Iterable[Document]], data: ConfigDict
 ) -> tuple[Texts, dict[str, Any], str]:
     """Returns (documents, manifest, key) of files that all go to one split."""
+    from data import tfds_sets
+
     identity = [[file.name, file.size, file.sha256] for file in files]
     key = digest([FORMAT, source, "whole", data.field, identity])
     folder = cache.private_folder(data.cache_dir, "corpora") / f"{source}-{key[:20]}"

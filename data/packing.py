@@ -11,7 +11,6 @@ far, are not used; Grain shuffles the rows here and prefetches in `pipeline`.
 from functools import lru_cache
 from typing import Protocol
 
-import grain
 import numpy as np
 
 from configs.errors import UserError
@@ -33,6 +32,8 @@ class _Shuffled:
     """Items 0 .. n - 1 in another order each epoch."""
 
     def __init__(self, items: int, seed: int, stage: int) -> None:
+        import grain  # here: programs are built and measured without it
+
         self.items = items
         seed = seeding.seed32(seed, seeding.ORDER, stage)
         self._order = grain.MapDataset.range(items).shuffle(seed=seed).repeat(None)

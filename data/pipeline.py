@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import grain
 import numpy as np
 from absl import flags
 from ml_collections import ConfigDict
@@ -234,6 +233,8 @@ class TrainStream:
 
     def _dataset(self) -> Any:
         """From the next batch on; threads or processes may run ahead, which the state does not notice."""
+        import grain  # here: programs are built and measured without it
+
         ahead = grain.MapDataset.source(self._batches)[self._taken :]
         if self._workers:
             if not flags.FLAGS.is_parsed():

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import tokenizers as library
 from ml_collections import ConfigDict
 
 from configs.documents import ordinary
@@ -145,6 +144,8 @@ class FromFile:
     def __init__(self, content: str, separator: int | None = None) -> None:
         self._content = content
         self._given = separator
+        import tokenizers as library  # here: programs are built and measured without it
+
         self._tokenizer = library.Tokenizer.from_str(content)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

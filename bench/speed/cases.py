@@ -24,6 +24,7 @@ class Case:
     length: int  # tokens a row; of the prompt
     new: int = 0
     dtype: str = "float32"
+    family: str = "llama"  # or gpt2: learned positions, LayerNorm, GELU, biases; kv_heads is not read
     peers: tuple[str, ...] = ("transformers", "jax")  # whom we are measured beside
     targets: dict[str, float] = field(default_factory=dict)  # peer -> how many times its speed ours should be
 

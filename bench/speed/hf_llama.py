@@ -1,4 +1,4 @@
-"""A peer: transformers' Llama in PyTorch, attention by SDPA, fused AdamW; runs in an environment of its own.
+"""A peer: transformers' Llama (or GPT-2) in PyTorch, attention by SDPA, fused AdamW; runs in an environment of its own.
 
 python -m bench.speed.hf_llama THREADS [compile]      with `compile`, through torch.compile
 """
@@ -17,7 +17,7 @@ if __name__ == "__main__":
 import torch
 import transformers
 from torch.nn import functional
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -25,6 +25,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def model_of(case: Case) -> Any:
     """Returns a random model of a case's shape."""
     torch.manual_seed(0)
+    if case.family == "gpt2":
+        return _gpt2(case)
     config = LlamaConfig(
         hidden_size=case.width,
         num_hidden_layers=case.layers,
@@ -40,6 +42,24 @@ def model_of(case: Case) -> Any:
         attn_implementation="sdpa",
     )
     return LlamaForCausalLM(config).to(DEVICE)
+
+
+def _gpt2(case: Case) -> Any:
+    config = GPT2Config(
+        n_embd=case.width,
+        n_layer=case.layers,
+        n_head=case.heads,
+        n_inner=case.mlp,
+        vocab_size=case.vocab,
+        n_positions=case.length + case.new,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        eos_token_id=None,
+        bos_token_id=None,
+        attn_implementation="sdpa",
+    )
+    return GPT2LMHeadModel(config).to(DEVICE)
 
 
 def training(case: Case, compiled: bool) -> Work:

@@ -1,10 +1,14 @@
 """python -m eval.equivalence: every core and layout a config could use against the reference, on this device.
 
-For a run, or for a config before anything is trained. Exits with 1 where a tolerance is exceeded.
+For a run, or for a config before anything is trained. Exits with 1 where a tolerance is exceeded. With --target nothing
+runs: every core is compiled at the config's shapes for a chip that need not be here, and 1 says that one which should
+compile does not.
 """
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from configs import cli, validate
 from configs.errors import UserError
@@ -12,7 +16,7 @@ from eval import equivalence
 from eval import run as command
 from eval.progress import Told
 from training.run_directory import files
-from training.runtime import compilation
+from training.runtime import compilation, compile_only, startup
 
 
 def main(argv: Sequence[str]) -> int:
@@ -25,6 +29,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--length", type=int, help="tokens a row; 0: data.length (eval.equivalence.length)")
     parser.add_argument("--batch", type=int, help="rows; 0: data.batch_size (eval.equivalence.batch_size)")
     parser.epilog = "--config.x=v changes a field: any with --config, those of eval with --workdir."
+    parser.add_argument("--target", help="with --config: compile for it instead, such as h100:1 or v5e:1x1")
     given = parser.parse_args(rest)
     for name, value in (("length", given.length), ("batch_size", given.batch)):
         if value is not None:
@@ -33,6 +38,8 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("give either --workdir=RUN or --config=FILE (see --help)")
     if given.workdir is not None and given.out is not None:
         raise UserError("--out: goes with --config; a run's file is RUN/eval/equivalence.json")
+    if given.target is not None:
+        return _compiled(given, overrides)
     compilation.enable_cache()
     if given.workdir is not None:
         found = command.evaluate(given.workdir, ["equivalence"], command.eval_settings(overrides), Told())[
@@ -42,6 +49,22 @@ def main(argv: Sequence[str]) -> int:
         found = equivalence.check(validate.resolve(cli.load(given.config, overrides)), Told())
         if given.out is not None:
             files.write_json(Path(given.out), {"schema": command.SCHEMA, "eval": "equivalence", **found})
+    return 0 if found["passed"] else 1
+
+
+def _compiled(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Compiles for --target; returns the exit code."""
+    for name in ("workdir", "length", "batch"):
+        if getattr(given, name) is not None:
+            raise UserError(f"--{name}: does not go with --target, which takes the shapes of --config")
+    compile_only.check(given.target)
+    config = validate.resolve(cli.load(given.config, overrides))
+    startup.flags()
+    from eval.equivalence import target
+
+    found = target.check(config, given.target, Told())
+    if given.out is not None:
+        files.write_json(Path(given.out), {"schema": command.SCHEMA, "eval": "equivalence", **found})
     return 0 if found["passed"] else 1
 
 

@@ -82,7 +82,8 @@ def choose(
     if platform == "cpu":
         return "blocked"
     masks_outside = bias or segments or q_len != kv_len or (positions and not (aligned and window is None))
-    if not masks_outside and obstacle("cudnn", **needs) is None:
+    odd = q_len % 2 or kv_len % 2  # cuDNN's backward pass of rows of an odd length does not compile with every mask
+    if not masks_outside and not odd and obstacle("cudnn", **needs) is None:
         return "cudnn"
     if obstacle("splash", **needs) is None:
         return "splash"

@@ -15,10 +15,11 @@ from configs.errors import UserError
 from eval import equivalence
 from eval import run as command
 from eval.equivalence import __main__ as main
-from eval.equivalence import cores, decoding, layouts, programs, rows, setting
+from eval.equivalence import cores, decoding, layouts, programs, rows, setting, target
 from eval.progress import Silent
 from models import attention, decode, kernels, kv_cache, storage, transformer
 from models.kernels import masks
+from training.runtime import compile_only
 
 TINY = {
     "model.width": 16,
@@ -320,3 +321,48 @@ def test_it_is_asked_for_by_name_and_refuses_in_one_line() -> None:
     ):
         with pytest.raises(UserError, match=words):
             main.main(arguments)
+
+
+@pytest.mark.parametrize("given, told", [
+    (["--target=h1000:1"], "--target=h1000:1: must be"),
+    (["--target=h100:1", "--length=8"], "--length: does not go with --target"),
+])  # fmt: skip
+def test_a_target_that_is_none_or_with_shapes_of_its_own_is_refused(given: list[str], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        main.main(["--config=configs/tiny.py", *given])
+
+
+def test_a_target_without_what_compiles_for_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_only, "CUDA_PLUGINS", ("no_such_plugin",))
+    with pytest.raises(UserError, match="make setup EXTRAS=dev,plan-gpu"):
+        main.main(["--config=configs/tiny.py", "--target=h100:1"])
+
+
+def test_every_core_is_compiled_refused_or_told_as_failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_only, "check", lambda name: "cpu")
+    monkeypatch.setattr(compile_only, "describe", lambda name: ((jax.devices()[0],), 2**40))
+    config = config_of(model__position__pattern=("rope", "alibi"), data__packing="segments")
+    found = target.check(config, "here", Silent())
+    status = {(row["core"], row["where"]): row["status"] for row in found["rows"]}
+    kinds = {where for _, where in status}
+    assert found["passed"] and len(kinds) == 4  # two schemes, whole and packed
+    assert {status["blocked", kind] for kind in kinds} == {status["reference", kind] for kind in kinds} == {"compiles"}
+    assert {status["cudnn", kind] for kind in kinds} == {"refused"}
+    assert all(row["temp"] > 0 for row in found["rows"] if row["status"] == "compiles")
+    assert {row["core"] for row in found["rows"] if row["chosen"]} == {"blocked"}
+
+    def broken(*arguments: Any, **settings: Any) -> Any:
+        raise ValueError("no tile fits")
+
+    monkeypatch.setitem(kernels.CORES, "blocked", broken)
+    found = target.check(config_of(), "here", Silent())
+    assert not found["passed"]
+    assert [row["reason"] for row in found["rows"] if row["wrong"]] == ["ValueError: no tile fits"]
+
+
+def test_the_chosen_core_must_fit_the_devices_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_only, "check", lambda name: "cpu")
+    monkeypatch.setattr(compile_only, "describe", lambda name: ((jax.devices()[0],), 1000))
+    found = target.check(config_of(), "here", Silent())
+    assert not found["passed"] and [row["core"] for row in found["rows"] if row["wrong"]] == ["blocked"]
+    assert {row["status"] for row in found["rows"]} == {"too large", "refused"}

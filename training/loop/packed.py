@@ -223,7 +223,7 @@ class _Pack:
         rates = jax.ShapeDtypeStruct((self.size, *shape), jnp.float32)
         keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), self.size))
         flags = jax.ShapeDtypeStruct((self.size,), jnp.bool_)
-        lowered = _jitted(text).lower(self.state, stacked, rates, decays, keys, flags)
+        lowered = step(moving[0].config).lower(self.state, stacked, rates, decays, keys, flags)
         _COMPILED[text, names] = lowered.compile()
         for member in moving:
             member.compile_seconds += (time.perf_counter() - start) / len(moving)
@@ -241,6 +241,15 @@ _COMPILED: dict[tuple[str, Any], Any] = {}
 def _text(config: ConfigDict) -> str:
     """Returns the static fields of a pack's program as JSON; of numbers that are its arguments, whether they are 0."""
     return json.dumps(fields.program_values(config, packed=True), sort_keys=True)
+
+
+def step(config: ConfigDict) -> Any:
+    """Returns the jitted step of a pack of runs of one config.
+
+    It takes ((params, opt_state), batch, rates, decays, keys, active), each with one more leading axis for the runs,
+    and returns ((params, opt_state), losses, norms); the first argument is donated.
+    """
+    return _jitted(_text(config))
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,0 +1,192 @@
+"""python -m bench.device: what this machine's accelerator does with the project, in one command and twenty minutes.
+
+Equivalence of every attention kernel, thirty training steps of each preset (beside torch.compile'd transformers where
+PyTorch is installed), measured memory beside compiled, prefill and decode at batch 1, 8 and 64, packs of runs, and
+profiles. Each part is a process with a time limit of its own: one that fails leaves the others. DIR/device.md and
+DIR/device.json begin with what is wrong; they are written anew after each part. Exit code 1 where something is wrong.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.device import parts, report
+from configs import cli
+from configs.errors import UserError, nearest
+
+LEAST = 20.0  # seconds that a part gets at least, so that those after a slow one still say something
+# How the time is shared out; what a part leaves over goes to those after it.
+WEIGHTS = {"device": 1.0, "equivalence": 4.0, "train": 3.0, "peer": 3.0, "decode": 2.0, "packs": 1.0, "profile": 1.5}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A process that writes JSON to the path it is given.
+
+    Attributes:
+        command: of the path to write to.
+        weight: of its share of the time.
+    """
+
+    name: str
+    command: Callable[[Path], Sequence[str]]
+    weight: float
+
+
+def ours(name: str, tiny: bool) -> Part:
+    """Returns a part of `parts.PARTS`."""
+    extra = ["tiny"] if tiny else []
+    return Part(
+        name,
+        lambda out: [sys.executable, "-m", "bench.device.parts", name, str(out), *extra],
+        WEIGHTS[name.partition(" ")[0]],
+    )
+
+
+def peer(name: str, tiny: bool, python: str, folder: Path) -> Part:
+    """Returns transformers' part beside a preset; it runs under the Python that has PyTorch."""
+
+    def command(out: Path) -> list[str]:
+        cases = folder / f"peer_{name}.cases.json"
+        cases.write_text(json.dumps(parts.peer_cases(name, tiny)), encoding="utf-8")
+        return [python, "-m", "bench.device.peer", str(cases), str(out)]
+
+    return Part(f"peer {name}", command, WEIGHTS["peer"])
+
+
+def chosen(tiny: bool, python: str, folder: Path) -> list[Part]:
+    """Returns all parts but the first, the device's own, in the order of what matters most."""
+    found = [ours("equivalence", tiny)]
+    for name in parts.PRESETS:
+        found += [ours(f"train {name}", tiny), peer(name, tiny, python, folder)]
+    return [*found, *(ours(name, tiny) for name in parts.PARTS if name.startswith(("decode", "packs", "profile")))]
+
+
+def run(part: Part, folder: Path, limit: float) -> dict[str, Any]:
+    """Runs a part for at most `limit` seconds; returns what it found, or how it ended and what it had saved by then.
+
+    Its output is in FOLDER/NAME.log. `status` is done, failed or timeout; what failed is in `wrong`.
+    """
+    stem = part.name.replace(" ", "_")
+    out, log = folder / f"{stem}.json", folder / f"{stem}.log"
+    out.unlink(missing_ok=True)
+    began = time.perf_counter()
+
+    def ended(status: str, why: str) -> dict[str, Any]:
+        took = time.perf_counter() - began
+        try:
+            saved = json.loads(out.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            saved = {}
+        told = [*saved.get("wrong", ()), f"{part.name}: {why} ({log.name})"]
+        return {**saved, "status": status, "took": took, "wrong": told}
+
+    try:
+        with log.open("wb") as said:
+            process = subprocess.Popen(
+                part.command(out), cwd=parts.CHECKOUT, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+                start_new_session=True,
+            )  # fmt: skip
+            try:
+                code = process.wait(limit)
+            except subprocess.TimeoutExpired:
+                return ended("timeout", f"took more than its {limit:.0f} s")
+            finally:
+                _end(process)
+        if code:
+            why = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+            return ended("failed", f"{why}: {last_line(log)}")
+        found = json.loads(out.read_text(encoding="utf-8"))
+    except (Exception, SystemExit) as error:  # of the part, of what it wrote, or of the disk
+        return ended("failed", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+    return {"status": "done", "took": time.perf_counter() - began, **found}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a part's process with all that it started, and waits for it."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def last_line(log: Path) -> str:
+    """Returns the last line that a process said."""
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it said nothing"
+
+
+def run_all(
+    found: dict[str, dict[str, Any]], todo: Sequence[Part], folder: Path, until: float, told: Callable[[str], None]
+) -> None:
+    """Runs parts one after the other until a time (of `time.monotonic`), and writes the report after each.
+
+    Args:
+        found: what each part found, by name; filled here.
+        todo: the parts.
+        folder: where the files go.
+        until: when all are to be through.
+        told: hears of each.
+    """
+    for index, part in enumerate(todo):
+        left = until - time.monotonic()
+        share = part.weight / sum(other.weight for other in todo[index:])
+        if left < LEAST and index:
+            found[part.name] = {"status": "not run", "took": 0.0, "wrong": [], "not_run": "no time was left"}
+        else:
+            limit = max(LEAST, left * share if index + 1 < len(todo) else left)
+            told(f"{part.name} (at most {limit:.0f} s)")
+            found[part.name] = run(part, folder, limit)
+            told(f"{part.name}: {found[part.name]['status']} in {found[part.name]['took']:.0f} s")
+        report.write(folder, found)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command."""
+    parser = cli.parser(__doc__ or "")
+    parser.add_argument("--out", type=Path, default=Path("build/device"), help="folder of device.md and device.json")
+    parser.add_argument("--minutes", type=float, default=20.0, help="to be through in, more or less (20)")
+    parser.add_argument("--only", default="", metavar="NAMES", help="parts, by comma; see --list")
+    parser.add_argument("--list", action="store_true", help="print the names of all parts")
+    parser.add_argument("--tiny", action="store_true", help="the sizes of a CPU, whatever the device is")
+    parser.add_argument("--torch-python", default=sys.executable, help="a Python with PyTorch and transformers")
+    given = parser.parse_args(argv)
+    if not 0 < given.minutes < 24 * 60:
+        raise UserError(f"--minutes={given.minutes:g}: must be above 0 and less than a day")
+    names = [part.name for part in chosen(True, given.torch_python, given.out)]
+    if given.list:
+        print("\n".join(["device", *names]))
+        return 0
+    wanted = [name.strip().replace("_", " ", 1) for name in given.only.split(",") if name.strip()]
+    for name in wanted:
+        if name not in ("device", *names):
+            raise UserError(f"--only={given.only}: {name!r} is no part{nearest(name, ('device', *names))} (--list)")
+    if shutil.which(given.torch_python) is None:
+        raise UserError(f"--torch-python={given.torch_python}: cannot be run")
+    try:
+        given.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out={given.out}: cannot be made: {error.strerror}") from error
+    folder, until = given.out.resolve(), time.monotonic() + 60 * given.minutes
+
+    def told(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    found: dict[str, dict[str, Any]] = {}
+    run_all(found, [ours("device", given.tiny)], folder, time.monotonic() + max(LEAST, 6 * given.minutes), told)
+    tiny = given.tiny or found["device"].get("device", {}).get("platform", "cpu") == "cpu"
+    todo = [part for part in chosen(tiny, given.torch_python, folder) if not wanted or part.name in wanted]
+    run_all(found, todo, folder, until, told)
+    print((folder / "device.md").read_text(encoding="utf-8"), end="")
+    return 1 if report.wrong(found) else 0
+
+
+if __name__ == "__main__":
+    cli.main(main)
