@@ -15,6 +15,7 @@ from configs.errors import UserError, nearest
 from configs.evaluations import EVALUATIONS
 from configs.fields import listing
 from configs.validate import check, to_dict
+from eval import headline
 from eval.progress import Silent, Told
 from training.run_directory import files
 from training.run_directory import run as runs
@@ -108,7 +109,8 @@ def record(run: runs.Run, name: str, found: dict[str, Any], seconds: float, prog
         files.write_json(path, result)
     except OSError as error:
         raise UserError(f"{error.filename2 or path}: cannot be written: {error.strerror or error}") from error
-    progress.say(f"{name}: {path} ({seconds:.1f} s)")
+    measured = headline.number(name, result)
+    progress.say(f"{name}: {path} ({seconds:.1f} s){f': {measured}' if measured else ''}")
     return result
 
 

@@ -10,6 +10,7 @@ if not __package__:  # it was started by its path, from where nothing can be imp
 
 import dataclasses
 import os
+import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from configs import cli
 from configs.errors import UserError, nearest
 from configs.terminal import plain
 from report import build
-from report.claims import words
-from report.page import table
+from report.claims import verdict, words
+from report.page import table, terminal
 from report.reading.directories import Arm, Study, Sweep, read
 
 
@@ -93,13 +94,20 @@ def _from(studies: list[Study], baseline: str) -> list[Study]:
 
 
 def told(sweep: Sweep) -> str:
-    """Returns what is shown in words, what is not like for like, and the tables, as Markdown."""
+    """Returns the answer, the comparisons, what is not like for like, and a table that fits a terminal."""
     parts = [f"{words.state(sweep)}"]
     parts += [f"could not be read: {fault}" for fault in sweep.faults]
     for study in sweep.studies:
         sentences = [*words.arms(study), *words.comparability(study)]
-        parts.append("\n".join([words.preface(study), *(f"- {one.verdict}: {one.text}" for one in sentences)]))
-    return "\n\n".join([*parts, table.markdown([table.build(study) for study in sweep.studies])])
+        answer = [line for line in (verdict.headline(study), words.preface(study)) if line]
+        said = [*answer, *(f"- {one.verdict}: {one.text}" for one in sentences)]
+        parts.append("\n".join(_wrapped(line) for line in said))
+        parts.append("\n".join([study.title, *terminal.lines(table.build(study))]))
+    return "\n\n".join(parts)
+
+
+def _wrapped(line: str) -> str:
+    return textwrap.fill(line, terminal.WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def main(argv: list[str]) -> None:

@@ -1,0 +1,34 @@
+"""The table of arms for a terminal: at most WIDTH columns."""
+
+from report.page.formats import DASH
+from report.page.table import Table
+
+WIDTH = 100
+KEYS = ("arm", "loss", "difference", "retrieval", "seeds")  # of columns that a terminal shows, in this order
+APART = 2
+
+
+def lines(table: Table, width: int = WIDTH) -> list[str]:
+    """Returns the table's chief columns as lines of at most `width` characters; names are shortened to fit.
+
+    Of retrieval it shows the training length, the first that was measured.
+    """
+    places = [next((at for at, one in enumerate(table.columns) if one.key.split(" ")[0] == key), None) for key in KEYS]
+    kept = [place for place in places if place is not None]
+    rows = [[table.columns[place].heading for place in kept]]
+    for _, cells in table.rows:
+        shown = [cells[place] for place in kept]
+        rows.append([shown[0].text, *(f"{cell.text} {cell.sub}".strip() or DASH for cell in shown[1:])])
+    widths = [max(len(row[at]) for row in rows) for at in range(len(kept))]
+    for at in (0, *range(len(kept) - 1, 0, -1)):
+        over = sum(widths) + APART * (len(kept) - 1) - width
+        widths[at] = max(min(widths[at], 12), widths[at] - max(0, over))
+    return ["  ".join(_cell(text, size) for text, size in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _cell(text: str, size: int) -> str:
+    """Returns the text as wide as its column; of a longer one the beginning and the end, which tell arms apart."""
+    if len(text) <= size:
+        return text.ljust(size)
+    head = (size - 1) // 2
+    return f"{text[:head]}\N{HORIZONTAL ELLIPSIS}{text[len(text) - (size - 1 - head) :]}"
