@@ -7,9 +7,10 @@ A preset is a file with `get_config()` that calls this one and changes a few fie
     unset(type, meaning, what is allowed, resolve=f)   unset by default; config.json holds the value of f(config)
 
 Further declarations are `resume=True` (a resumed run may change it), `program=ARGUMENT` or `NONE` (compiled programs do
-not depend on it; undeclared, the field is static: another value is another program) and `pack=True` (runs that train in
-one program may differ in it). A group may declare them for all of its fields. Rules over several fields are functions
-in `configs/rules`.
+not depend on it; undeclared, the field is static: another value is another program), `pack=True` (runs that train in
+one program may differ in it) and, of fields of data and eval, `compare=` (the evaluations whose numbers it shapes;
+undeclared, it shapes all: results that differ in it are not compared). A group may declare them for all of its fields.
+Rules over several fields are functions in `configs/rules`.
 """
 
 import math
@@ -39,6 +40,9 @@ MOST_LAYERS, MOST_HEADS = 10_000, 65_536
 _LAYERS = rule(f"above 0 and at most {MOST_LAYERS}", lambda value: 0 < value <= MOST_LAYERS)
 _HEADS = rule(f"above 0 and at most {MOST_HEADS}", lambda value: 0 < value <= MOST_HEADS)
 _COUNTS = each("whole numbers above 0", int, lambda item: item > 0)
+# Of `compare`: the evaluations whose numbers a field shapes.
+_NOTHING: tuple[str, ...] = ()
+_QUALITY, _COST = ("loss", "retrieval"), ("throughput", "memory", "profile")
 
 _MLA = group(  # attention.kind = mla; the unset sizes resolve to DeepSeek-V2's proportions
     kv_rank=unset(int, "of the latent that keys and values come from; unset: 4 head_dim", _POSITIVE,
@@ -181,47 +185,60 @@ _RETRIEVAL = group(
                  rule("0 (as published) or 2 .. 18", lambda value: value == 0 or 2 <= value <= 18)),
     letters=field(2, "of keys and names in the short form", _POSITIVE),
     vocab_size=field(64, "tokens of induction_* and selective_copy", at_least(16)),
-    answer_weight=field(1.0, "loss weight of answers' tokens in training", _POSITIVE),
-    text_weight=field(0.0, "loss weight of every other token of a task's rows in training", _NOT_NEGATIVE),
-)  # fmt: skip
+    answer_weight=field(1.0, "loss weight of answers' tokens in training", _POSITIVE, compare=_NOTHING),
+    text_weight=field(0.0, "loss weight of every other token of a task's rows in training", _NOT_NEGATIVE,
+                      compare=_NOTHING),
+).of(compare=(*_QUALITY, "heads"))  # fmt: skip
+
+# Documents and their split are in every result's `data`, wherever they lie and however they were named: what leads to
+# them shapes nothing by itself. Nor does what is training's alone; the mixture of every stage is in `data` as well.
 
 _DATA = group(
     source=field("stdlib", "text: stdlib (built in), files (data.path) or tfds (data.tfds)",
-                 choice("stdlib", "files", "tfds"), resolve=lambda config: data.source(config.data)),
-    path=field("", "files: a glob of text, JSON lines or token files (docs/data.md); setting it selects files"),
-    validation_path=field("", "a glob of what validates; empty: a part of data.path by `split`, or TFDS's split"),
+                 choice("stdlib", "files", "tfds"), resolve=lambda config: data.source(config.data),
+                 compare=_NOTHING),
+    path=field("", "files: a glob of text, JSON lines or token files (docs/data.md); setting it selects files",
+               compare=_NOTHING),
+    validation_path=field("", "a glob of what validates; empty: a part of data.path by `split`, or TFDS's split",
+                          compare=_NOTHING),
     validation_in_train=field(0.5, "largest share of validation documents that may be training documents too, word for "
-                              "word; where all are, the data is refused in any case", interval("[0, 1]")),
-    vocab_size=unset(int, "token files: ids are below it; unset: the tokenizer's, or model.vocab_size", _POSITIVE),
+                              "word; where all are, the data is refused in any case", interval("[0, 1]"),
+                              compare=_NOTHING),
+    vocab_size=unset(int, "token files: ids are below it; unset: the tokenizer's, or model.vocab_size", _POSITIVE,
+                     compare=_NOTHING),
     separator=unset(int, "token files: the id between documents; unset: the tokenizer's, if there is one",
-                    _NOT_NEGATIVE),
-    field=field("text", "the text's key in JSON lines and TFDS features"),
+                    _NOT_NEGATIVE, compare=_NOTHING),
+    field=field("text", "the text's key in JSON lines and TFDS features", compare=_NOTHING),
     split=field("hash", "files: hash (of path and .jsonl line; one text is cut) or first (the first train_share)",
-                choice("hash", "first")),
-    train_share=field(0.9, "files: share of the text (first) or of the files (hash) that trains", interval("(0, 1)")),
+                choice("hash", "first"), compare=_NOTHING),
+    train_share=field(0.9, "files: share of the text (first) or of the files (hash) that trains", interval("(0, 1)"),
+                      compare=_NOTHING),
     tfds=group(
         name=field("", 'a TFDS data set, "name" or "name/config:version"; setting it selects source = tfds'),
         data_dir=field("", "where it was prepared; empty: TFDS's own default"),
         train_split=field("train", "TFDS split that trains"),
         validation_split=field("validation", "TFDS split that validates"),
-    ),
-    cache_dir=field("", "where prepared corpora lie; empty: $ABLAX_CACHE, else the user's cache folder", resume=True),
+    ).of(compare=_NOTHING),
+    cache_dir=field("", "where prepared corpora lie; empty: $ABLAX_CACHE, else the user's cache folder", resume=True,
+                    compare=_NOTHING),
     tokenizer=field("byte", "byte, char (the whole text's characters), a path to a tokenizer.json, or none (token "
-                    "files)"),
+                    "files)", compare=_NOTHING),
     length=field(256, "T, tokens a row", _POSITIVE),
-    batch_size=field(16, "B, rows a step, over all devices and micro-batches", _POSITIVE),
+    batch_size=field(16, "B, rows a step, over all devices and micro-batches", _POSITIVE,
+                     compare=(*_COST, "equivalence")),
     micro_batches=field(1, "each step's batch is split into this many, gradients added up weighted by tokens",
-                        _POSITIVE, program=STATIC),
+                        _POSITIVE, program=STATIC, compare=_COST),
     packing=field("contiguous", "contiguous (rows cut from one stream) or segments (whole documents with segment ids)",
                   choice("contiguous", "segments")),
-    workers=field(0, "processes that prepare batches; 0: a thread of this process", _NOT_NEGATIVE, resume=True),
-    prefetch=field(4, "batches prepared ahead", _NOT_NEGATIVE, resume=True),
+    workers=field(0, "processes that prepare batches; 0: a thread of this process", _NOT_NEGATIVE, resume=True,
+                  compare=_NOTHING),
+    prefetch=field(4, "batches prepared ahead", _NOT_NEGATIVE, resume=True, compare=_NOTHING),
     weights=group(
         text=field(1.0, "share of rows from the text, relative to the others", _NOT_NEGATIVE),
         mqar=field(0.0, "share of rows from key-value recall, bare pairs", _NOT_NEGATIVE),
         **{name: field(0.0, "share of rows from a task of data/retrieval; docs/retrieval.md describes each",
                        _NOT_NEGATIVE) for name in tasks.TASKS},
-    ),
+    ).of(compare=_NOTHING),
     mqar=group(
         pairs=field(4, "most key-value pairs a row; drawn uniformly from 1 .. pairs; 4 * pairs <= length + 1",
                     _POSITIVE),
@@ -231,10 +248,10 @@ _DATA = group(
                     interval("(0, 1]")),
         filler=field("blank", "mqar_gaps: between questions token 0 (blank) or tokens of no pair (random)",
                      choice("blank", "random")),
-    ),
+    ).of(compare=(*_QUALITY, "heads")),
     retrieval=_RETRIEVAL,
     curriculum=field((), "stages before this setting: dict(steps=, length=, batch_size=, pairs=, needles=, "
-                     "weights=dict(...)); what a stage leaves out is the main setting's"),
+                     "weights=dict(...)); what a stage leaves out is the main setting's", compare=_NOTHING),
 ).of(program=NONE)  # fmt: skip
 
 _DEVICES = rule("1 or more, or -1", lambda value: value >= 1 or value == -1)
@@ -292,36 +309,39 @@ _WATCH = group(  # what ends a run early, as diverged and with a reason; all off
 ).of(resume=True, program=NONE)  # fmt: skip
 
 _EVAL = group(
-    every_steps=field(0, "steps between validation losses while training; 0: only at the end", _NOT_NEGATIVE),
+    every_steps=field(0, "steps between validation losses while training; 0: only at the end", _NOT_NEGATIVE,
+                      compare=_NOTHING),
     tokens=field(65536, "validation tokens of those losses, and of each length beyond 1x; 0: the whole split",
-                 _NOT_NEGATIVE),
+                 _NOT_NEGATIVE, compare=("loss",)),
     split=field("validation", "text that eval/loss.json scores: validation (all of it), or one of its two parts: "
                 "selection (trials of a sweep's `select`) or test (what it then claims)",
                 choice("validation", "selection", "test")),
     loss_tokens=field(0, "validation tokens of the loss at 1x in eval/loss.json; 0: the whole split", _NOT_NEGATIVE),
-    batch_size=field(16, "rows at 1x; fewer at longer lengths, so that the tokens a batch stay equal", _POSITIVE),
+    batch_size=field(16, "rows at 1x; fewer at longer lengths, so that the tokens a batch stay equal", _POSITIVE,
+                     compare=("heads",)),  # the same rows in other batches; heads fills up its last one
     multiples=field((1, 2, 4), "lengths evaluated, in multiples of data.length",
-                    each("numbers above 0", (int, float), lambda item: item > 0)),
-    lengths=field((), "further lengths evaluated, in tokens", _COUNTS),
+                    each("numbers above 0", (int, float), lambda item: item > 0), compare=_QUALITY),
+    lengths=field((), "further lengths evaluated, in tokens", _COUNTS, compare=_QUALITY),
     sliding=field(0.0, "share of each length by which sliding windows move, in (0, 1]; 0: none are evaluated",
-                  rule("in (0, 1], or 0 for none", lambda value: 0 <= value <= 1)),
+                  rule("in (0, 1], or 0 for none", lambda value: 0 <= value <= 1), compare=("loss",)),
     control=field(True, "the loss beyond the training length also with attention windows of that length"),
     scalings=field((), 'RoPE scalings applied at evaluation only, beside the run\'s own, e.g. ("linear", "yarn")',
-                   each(positions.SCALINGS)),
+                   each(positions.SCALINGS), compare=_QUALITY),
     scaling_factor=field(0.0, "their factor, 1 or more; 0: each length over scaling.original_length",
-                         rule("1 or more, or 0 for what each length needs", lambda value: value >= 1 or value == 0)),
-    bootstrap=field(1000, "resamples of an interval", _POSITIVE),
+                         rule("1 or more, or 0 for what each length needs", lambda value: value >= 1 or value == 0),
+                         compare=_QUALITY),
+    bootstrap=field(1000, "resamples of an interval, which steady it", _POSITIVE, compare=_NOTHING),
     kv_storage=field("model", "of the KV cache, to measure another: model (the run's own), auto, int8 or fp8",
                      choice("model", "auto", "int8", "fp8")),
     retrieval=group(
         task=field("auto", "mqar, a task of data/retrieval, or auto (the one trained on, else passkey)",
                    choice("auto", *tasks.SYNTHETIC)),
         haystack=field("auto", "own, noise, text, distractors, or auto (data.retrieval.haystack)",
-                       choice("auto", "own", *tasks.HAYSTACKS)),
+                       choice("auto", "own", *tasks.HAYSTACKS), compare=_QUALITY),
         filler=field("auto", "of mqar and mqar_gaps, beyond the training length, between the pairs and the questions "
                      "that count: questions (for other pairs), gaps, text, or auto (gaps for mqar_gaps, else "
                      "questions)",
-                     choice("auto", *tasks.FILLERS)),
+                     choice("auto", *tasks.FILLERS), compare=_QUALITY),
         control=field(True, "beyond the training length also ask the model with its attention window set to the "
                       "training length (the local baseline): what it answers was not retrieved from far"),
         depths=field(5, "points over 0 .. 1; equal bins where a row asks at every depth, as mqar's do", _POSITIVE),
@@ -332,16 +352,16 @@ _EVAL = group(
         generate=field(True, "also generate the answer through the KV cache, for exact match and the share of answers "
                        "found in what is generated"),
         extra_tokens=field(0, "generated beyond the answers' own number; an answer may be found there", _NOT_NEGATIVE),
-    ),
+    ).of(compare=("retrieval",)),
     equivalence=group(
         length=field(96, "tokens a row; 0: data.length", _NOT_NEGATIVE),
         batch_size=field(2, "rows; 0: data.batch_size", _NOT_NEGATIVE),
-    ),
+    ).of(compare=("equivalence",)),
     heads=group(
         length=field(0, "tokens a row; 0: data.length", _NOT_NEGATIVE),
         rows=field(64, "held-out rows that are looked at", _POSITIVE),
         importance=field(True, "also take each head away in turn: layers x heads passes over those rows"),
-    ),
+    ).of(compare=("heads",)),
     throughput=group(
         batch_size=field(0, "rows of train and prefill; 0: data.batch_size", _NOT_NEGATIVE),
         length=field(0, "tokens a row, and of decode's prompt; 0: data.length", _NOT_NEGATIVE),
@@ -350,11 +370,11 @@ _EVAL = group(
         repeats=field(5, "timed repeats after warm-up; the median is reported", _POSITIVE),
         batch_sizes=field((), "also every program over these rows, a grid with `lengths`", _COUNTS),
         lengths=field((), "tokens a row (of decode's prompt) of the grid; one of the two empty: its own", _COUNTS),
-    ),
+    ).of(compare=_COST),
     memory=group(
         limit_gib=field(0.0, "also find the largest batch and length whose programs fit so many GiB; 0: do not",
                         _NOT_NEGATIVE),
-    ),
+    ).of(compare=("memory",)),
 ).of(resume=True, program=NONE)  # fmt: skip
 
 SCHEMA = Schema(group(

@@ -1,7 +1,7 @@
 """The evaluations: what each is called, what runs it, and what the rest must know of it. An evaluation is a line here.
 
-Names stand here and not in `eval`, for sweeps and reports read them without JAX. Which settings shape an evaluation
-stands in `configs/provenance.py`.
+Names stand here and not in `eval`, for sweeps and reports read them without JAX. Which settings shape an evaluation's
+numbers is declared beside each setting, `compare=` in `configs/base.py`.
 """
 
 import importlib

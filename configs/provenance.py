@@ -11,9 +11,10 @@ Every result file holds `of`:
 
 `directory` returns the same, but for the question, of a run directory as it stands. `difference` compares two of them
 and says in one line what differs; it is the one function that every reader asks. Two results of different runs are
-compared by `other_questions`. A setting shapes every number unless SHAPES says otherwise, so that a new one makes
-results incomparable until it is declared. Files of earlier versions have no `of`: they are judged by the step and the
-settings they hold, and what they do not hold is unknown, which is not a difference but can be asked for (`unknown`).
+compared by `other_questions`. A setting shapes every number unless its `compare` in the schema says otherwise, so that
+a new one makes results incomparable until it is declared. Files of earlier versions have no `of`: they are judged by
+the step and the settings they hold, and what they do not hold is unknown, which is not a difference but can be asked
+for (`unknown`).
 
 Only files are read here; no JAX.
 """
@@ -34,52 +35,6 @@ RUN = PARTS[:-1]  # what makes a result one of this run, whatever it was asked
 # Where files lie: what they hold counts, and is known by the data's fingerprint and by `parents`.
 PLACES = ("init_from", "data.path", "data.validation_path", "data.tokenizer", "data.tfds.data_dir")
 
-QUALITY = ("loss", "retrieval")
-COST = ("throughput", "memory", "profile")
-NOTHING: tuple[str, ...] = ()
-# Which evaluations' numbers a setting shapes; a name that ends with a dot declares a group. Undeclared: all of them.
-SHAPES: dict[str, tuple[str, ...]] = {
-    "eval.every_steps": NOTHING,  # of losses while training
-    "eval.batch_size": ("heads",),  # the same rows in other batches; heads fills up its last one
-    "eval.bootstrap": NOTHING,  # more resamples steady the same interval
-    "eval.tokens": ("loss",),
-    "eval.multiples": QUALITY,
-    "eval.lengths": QUALITY,
-    "eval.scalings": QUALITY,
-    "eval.scaling_factor": QUALITY,
-    "eval.sliding": ("loss",),
-    "eval.retrieval.": ("retrieval",),
-    "eval.retrieval.haystack": QUALITY,
-    "eval.retrieval.filler": QUALITY,
-    "eval.equivalence.": ("equivalence",),
-    "eval.heads.": ("heads",),
-    "eval.throughput.": COST,
-    "eval.memory.": ("memory",),
-    # The documents and their split are in `data`, wherever they lie and however they were named.
-    "data.source": NOTHING,
-    "data.path": NOTHING,
-    "data.validation_path": NOTHING,
-    "data.validation_in_train": NOTHING,
-    "data.vocab_size": NOTHING,
-    "data.separator": NOTHING,
-    "data.field": NOTHING,
-    "data.split": NOTHING,
-    "data.train_share": NOTHING,
-    "data.tfds.": NOTHING,
-    "data.tokenizer": NOTHING,
-    "data.cache_dir": NOTHING,
-    "data.workers": NOTHING,
-    "data.prefetch": NOTHING,
-    # Training alone; the mixture of every stage is in the data's fingerprint, and the task asked is resolved.
-    "data.weights.": NOTHING,
-    "data.curriculum": NOTHING,
-    "data.retrieval.answer_weight": NOTHING,
-    "data.retrieval.text_weight": NOTHING,
-    "data.batch_size": (*COST, "equivalence"),
-    "data.micro_batches": COST,
-    "data.mqar.": (*QUALITY, "heads"),
-    "data.retrieval.": (*QUALITY, "heads"),
-}
 # Lists of conditions, each with a number of its own: what both were asked is compared, where each run was asked what
 # its own config says. The rows of lengths are cut from those of the longest, so that of the loss they shape every one.
 LISTS = {"retrieval": ("eval.multiples", "eval.lengths", "eval.scalings"), "loss": ("eval.scalings",)}
@@ -209,9 +164,9 @@ def _object(path: Path) -> dict[str, Any] | None:
 
 
 def shapes(setting: str, evaluation: str) -> bool:
-    """Tells whether a setting shapes an evaluation's numbers: as declared in SHAPES, else it does."""
-    declared = [name for name in SHAPES if setting == name or (name.endswith(".") and setting.startswith(name))]
-    return not declared or evaluation in SHAPES[max(declared, key=len)]
+    """Tells whether a setting shapes an evaluation's numbers: as the schema declares in `compare`, else it does."""
+    compare = base.SCHEMA[setting].compare if setting in base.SCHEMA else None
+    return compare is None or evaluation in compare
 
 
 def question(evaluation: str, config: Any, result: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,8 @@ class Field:
         resume: whether a resumed run may change it. Undeclared: it may not.
         program: STATIC, ARGUMENT or NONE. Undeclared: STATIC.
         pack: whether runs that train in one program may differ in it. Undeclared: they may not.
+        compare: of a field of data or eval, the evaluations (by name) whose numbers it shapes; only theirs cannot be
+            compared where it differs. Undeclared: it shapes all of them.
     """
 
     default: Any
@@ -42,6 +44,7 @@ class Field:
     resume: bool | None = None
     program: str | None = None
     pack: bool = False
+    compare: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.type not in (int, float, bool, str, tuple):

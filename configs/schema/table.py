@@ -14,7 +14,7 @@ class Group(dict[str, Union[Field, "Group"]]):
     """Fields and groups by name, in the order of config.json."""
 
     def of(self, **declared: Any) -> "Group":
-        """Returns the group with `resume` or `program` declared for every field that declares nothing itself."""
+        """Returns the group with `resume`, `program` or `compare` declared for every field that has none itself."""
         return Group(
             {
                 name: node.of(**declared) if isinstance(node, Group) else node.within(**declared)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from configs import base, cli, fields, provenance, validate
+from configs import base, cli, evaluations, fields, provenance, schema, validate
 from tests.report import synthetic
 
 EVALUATIONS = ("loss", "retrieval", "throughput", "memory", "profile", "heads", "equivalence")
@@ -85,12 +85,26 @@ def test_a_field_that_nobody_declared_makes_every_evaluation_incomparable():
             assert strict == [f"{name} = 1 against 2"] and not lists
 
 
-def test_declarations_name_fields_that_exist_and_evaluations_that_exist():
-    known = [*fields.types()]
-    for name, shaped in provenance.SHAPES.items():
-        assert any(field == name or (name.endswith(".") and field.startswith(name)) for field in known), name
+def test_declarations_name_evaluations_that_exist_and_stand_where_they_count():
+    declared = {name: field.compare for name, field in base.SCHEMA.items() if field.compare is not None}
+    assert {*EVALUATIONS} == {*evaluations.EVALUATIONS}
+    for name, shaped in declared.items():
+        assert name.startswith(("data.", "eval.")), f"{name}: results never ask about it"
         assert set(shaped) <= {*EVALUATIONS}, name
-    assert {*HARMLESS} | BY_FINGERPRINT <= {*known}
+    assert {name for name, shaped in declared.items() if not shaped} == {*HARMLESS} | BY_FINGERPRINT
+
+
+@pytest.mark.parametrize("name", ["eval.new", "data.new"])
+def test_a_new_field_needs_nothing_and_makes_results_incomparable(name, monkeypatch):
+    monkeypatch.setattr(base, "SCHEMA", base.SCHEMA.adding(name, schema.field(1, "a new setting")))
+    config = whole_config()
+    assert provenance.flat(config)[name] == 1
+    for one in EVALUATIONS:
+        mine, other = asked(config, one), asked(with_field(config, name, 2), one)
+        assert provenance.other_questions(one, mine, other, True)[0] == [f"{name} = 1 against 2"]
+    harmless = schema.field(1, "a new setting", compare=())
+    monkeypatch.setattr(base, "SCHEMA", base.SCHEMA.adding(name, harmless))
+    assert not any(provenance.shapes(name, one) for one in EVALUATIONS)
 
 
 def test_lists_of_conditions_are_compared_where_both_asked_as_configured_and_not_where_one_was_asked_again():
