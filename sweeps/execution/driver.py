@@ -131,11 +131,15 @@ class Driver:
         return run_status.read(workdir, run.evals, state.total_steps(run.base))
 
     def _job(self, run: Run, *, timed: bool) -> Job | None:
-        """Returns what is left to do for a run, or None. Evaluations that failed are tried again."""
+        """Returns what is left to do for a run, or None. Evaluations that failed are tried again.
+
+        What was measured of a run that is not done yet will not be of the finished run.
+        """
         stands = self.board[run.key]
         if stands.status == "diverged":
             return None
-        left = [name for name in run.evals if name in stands.missing or name in stands.eval_errors]
+        again = {*stands.missing, *stands.eval_errors} if stands.status == "done" else {*run.evals}
+        left = [name for name in run.evals if name in again]
         evals = tuple(name for name in left if timed or name not in TIMED)
         if stands.status == "done" and not evals:
             return None

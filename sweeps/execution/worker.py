@@ -150,6 +150,9 @@ def train(job: Job, deadline: Deadline) -> Outcome:
             interrupt.answered()
             return stopped(workdir, deadline)
         print_trace(error)
+        if run_json(workdir) == before:  # refused before it recorded anything: what it was before is not the reason
+            state.mark(workdir, status="failed", error=_told(error), updated=now())
+            return Outcome("failed", _told(error))
         return ended(workdir, "failed", _told(error))
     run = run_json(workdir)
     status = run.get("status")

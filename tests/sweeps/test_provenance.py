@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from configs import fields, provenance
-from configs.errors import ConfigError
+from configs.errors import ConfigError, UserError
+from sweeps.execution import worker
 from sweeps.spec import expand, select
 from sweeps.store import run_status, state
 from tests.sweeps import fakes
@@ -143,6 +144,41 @@ def test_a_sweep_json_that_was_only_touched_is_the_same(tmp_path):
     assert not written.replaced()
     (tmp_path / "sweep.json").unlink()
     assert written.replaced()
+
+
+def stopped(tmp_path, sweep, step=10):
+    """A run that was stopped and then evaluated as it stood."""
+    (one,) = sweep.runs()
+    workdir = state.run_dir(tmp_path / "out", one.arm, one.seed)
+    (workdir / "eval").mkdir(parents=True)
+    (workdir / "config.json").write_text(json.dumps(fields.to_dict(one.config)))
+    (workdir / "run.json").write_text(json.dumps({"status": "preempted", "step": step, "error": "stopped by SIGTERM"}))
+    (workdir / "eval/loss.json").write_text(json.dumps({"step": step, "loss": 3.225}))
+    return workdir
+
+
+def test_a_run_that_was_evaluated_before_its_end_is_evaluated_at_its_end_by_one_launch(tmp_path):
+    sweep = sweep_of(tmp_path, ["a"], **{"budget.amount": 25.0})
+    stopped(tmp_path, sweep)
+    assert run(tmp_path, sweep).code == 0
+    assert fakes.calls(tmp_path / "out") == [("train", "a/seed0"), ("loss", "a/seed0")]
+    assert "3.225" not in result(tmp_path).read_text() and status(tmp_path, "a/seed0").complete
+
+
+@pytest.mark.parametrize("before", ["preempted", "failed"])
+def test_a_run_that_is_refused_says_why_and_not_why_it_was_stopped_before(tmp_path, monkeypatch, before):
+    workdir = stopped(tmp_path, sweep_of(tmp_path, ["a"]))
+    (workdir / "run.json").write_text(json.dumps({"status": before, "step": 10, "error": "stopped by SIGTERM"}))
+
+    def refuse(config, path):
+        raise UserError("was trained on other data")
+
+    monkeypatch.setattr(worker, "function", lambda name: refuse)
+    config = json.loads((workdir / "config.json").read_text())
+    ended = worker.work(worker.Job(str(tmp_path / "out"), "s", "a", 0, config, ("loss",)))
+    assert (ended.status, ended.error) == ("failed", "UserError: was trained on other data")
+    stands = run_status.read(workdir, ["loss"])
+    assert stands.status == "failed" and "was trained on other data" in stands.error
 
 
 @pytest.mark.parametrize(("step", "looked"), [(25, (1,)), (24, ())])

@@ -18,7 +18,7 @@ from random import Random
 
 from configs import cli
 from configs.errors import UserError, nearest
-from tests.torture import disks, kills, others
+from tests.torture import disks, kills, others, sweeps
 from tests.torture.scene import Found, Scene, can_mount
 
 Kind = Callable[[Scene, Random, int], Found]
@@ -41,7 +41,9 @@ KINDS: dict[str, tuple[int, Kind]] = {
     "data worker hangs": (1, others.data_worker_hangs),
     "device lost": (2, others.device_lost),
     "clock jumps": (2, others.clock),
-    "sweep's worker or launcher killed": (1, others.sweep_worker),
+    "sweep's worker or launcher killed": (1, sweeps.worker_killed),
+    "evaluation of another step in the way": (1, sweeps.stale_evaluation),
+    "corpus changes while a sweep runs": (2, sweeps.corpus_changes),
 }
 
 

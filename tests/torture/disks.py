@@ -81,7 +81,7 @@ def full(scene: Scene, draw: Random, number: int) -> Found:
 def _on_disk(scene: Scene, config: dict[str, Any], workdir: Path, log: Path) -> Child:
     given: dict[str, Any] = {"config": config, "workdir": str(workdir)}
     given["digest"] = str(workdir.with_name("run.digest"))
-    return scene.zygote.start("torture.children:train", log, **given)
+    return scene.zygote.start("train", log, **given)
 
 
 def _fill(path: Path, left: int) -> None:

@@ -119,13 +119,13 @@ def evaluation(scene: Scene, draw: Random, number: int) -> Found:
     log = workdir.with_name("eval.log")
     path, wanted = workdir / "eval" / "loss.json", scene.folder / "references" / "loss.json"
     for _ in range(draw.randint(1, 3)):
-        child = scene.zygote.start("torture.children:evaluate", log, workdir=str(workdir), names=["loss"])
+        child = scene.zygote.start("evaluate", log, workdir=str(workdir), names=["loss"])
         child.wait(draw.uniform(0.0, 4.0))
         if _end(child, draw, soft=False):
             found.injected += 1
         if path.exists() and as_json(path) is None:
             found.wrong(f"{path}: half written", lost=1)
-    child = scene.zygote.start("torture.children:evaluate", log, workdir=str(workdir), names=["loss"])
+    child = scene.zygote.start("evaluate", log, workdir=str(workdir), names=["loss"])
     if not child.wait(LONG) or child.code != 0:
         found.wrong(f"{log}: failed: {child.said()[-1000:]}", lost=1)
         return found
@@ -142,12 +142,12 @@ def report_writing(scene: Scene, draw: Random, number: int) -> Found:
     found, workdir = Found(), _finished_run(scene, number)
     log, page = workdir.with_name("report.log"), workdir / "report" / "index.html"
     for _ in range(draw.randint(1, 4)):
-        child = scene.zygote.start("torture.children:report", log, directory=str(workdir))
+        child = scene.zygote.start("report", log, directory=str(workdir))
         child.wait(draw.uniform(0.0, 3.0))
         if _end(child, draw, soft=False):
             found.injected += 1
         _whole(found, page.parent)
-    child = scene.zygote.start("torture.children:report", log, directory=str(workdir))
+    child = scene.zygote.start("report", log, directory=str(workdir))
     if not child.wait(LONG) or child.code != 0:
         found.wrong(f"{log}: failed: {child.said()[-1000:]}", lost=1)
         return found

@@ -1,17 +1,13 @@
-"""Second processes, data workers, devices, clocks, and the workers of a sweep."""
+"""Second processes, data workers, devices and clocks."""
 
 import os
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import psutil
 
-from tests.torture.scene import BASE, LONG, Found, Scene, as_json, newest_whole, trace, until
+from tests.torture.scene import LONG, Found, Scene, as_json, newest_whole
 from tests.torture.zygote import Child
 
 
@@ -22,7 +18,7 @@ def second_process(scene: Scene, draw: Random, number: int) -> Found:
     first = scene.start(config, workdir)
     first.wait(draw.uniform(0.3, scene.references[flavour].seconds))
     given: dict[str, Any] = {"config": config, "workdir": str(workdir)}
-    second = scene.zygote.start("torture.children:train", place / "second.log", **given)
+    second = scene.zygote.start("train", place / "second.log", **given)
     second.wait(LONG)
     if second.code == 2 and "another process is training there" in second.said():
         found.injected += 1
@@ -107,83 +103,3 @@ def clock(scene: Scene, draw: Random, number: int) -> Found:
         found.wrong(f"{workdir}: wall time {times}", lost=1)
     found.resumed = found.injected
     return found
-
-
-SWEEP = """
-def get_sweep():
-    return dict(
-        name="tortured", base="configs/tiny.py", fixed={fixed!r}, axes=[{{"model.dropout": [0.0, 0.1]}}],
-        arm=lambda config: f"dropout{{config.model.dropout}}", seeds=[0], evals=["loss"],
-    )
-"""
-
-
-def sweep_worker(scene: Scene, draw: Random, number: int) -> Found:
-    """SIGKILL, as for want of memory, to a worker or to the launcher of a sweep; tried again by policy, or by hand."""
-    found, place = Found(), scene.place(number)
-    fixed = {**BASE, "data.path": str(scene.folder / "words.txt"), "budget.amount": scene.steps, "data.length": 16}
-    (place / "sweep.py").write_text(SWEEP.format(fixed=fixed))
-    out, whole = place / "out", scene.folder / "references" / "sweep"
-    if not whole.exists():
-        _launch(scene, place / "sweep.py", whole).wait(LONG)
-    process = _launch(scene, place / "sweep.py", out)
-    until(lambda: process.poll() is not None or any(out.glob("runs/*/*/checkpoints/[0-9]*")), LONG, 0.02)
-    time.sleep(draw.uniform(0.0, 2.0))
-    kind = draw.choice(("worker", "launcher"))
-    found.injected += _kill(process, kind)
-    process.wait(LONG)
-    if kind == "launcher":
-        _gone(place / "sweep.py")
-    for _ in range(2):
-        if _launch(scene, place / "sweep.py", out).wait(LONG) == 0:
-            break
-    else:
-        found.wrong(f"{out}: the sweep does not come to its end; see {out}.log", lost=1)
-    _compare(found, out, whole)
-    found.resumed = found.injected
-    return found
-
-
-def _launch(scene: Scene, sweep: Path, out: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-W", "ignore", "-m", "sweeps.launch", f"--sweep={sweep}", f"--out={out}"]
-    env = {**os.environ, "ABLAX_CACHE": str(scene.cache), "JAX_PLATFORMS": "cpu"}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with out.with_name(f"{out.name}.log").open("ab") as log:
-        return subprocess.Popen([*command, "--workers=2", "--retries=2"], stdout=log, stderr=log, env=env)
-
-
-def _kill(process: subprocess.Popen[bytes], kind: str) -> int:
-    try:
-        below = [p for p in psutil.Process(process.pid).children() if "spawn_main" in " ".join(p.cmdline())]
-        victim = below[0] if kind == "worker" and below else psutil.Process(process.pid)
-        victim.kill()
-    except (psutil.Error, IndexError):
-        return 0
-    return 1
-
-
-def _gone(sweep: Path) -> None:
-    """Waits until the workers of a launcher that was killed have saved their runs."""
-    until(lambda: not any(_of(process, sweep) for process in psutil.process_iter()), 60.0, 0.2)
-
-
-def _of(process: psutil.Process, sweep: Path) -> bool:
-    try:
-        return any(str(sweep.parent) in file.path for file in process.open_files())
-    except psutil.Error:
-        return False
-
-
-def _compare(found: Found, out: Path, whole: Path) -> None:
-    for path in sorted(whole.glob("runs/*/seed*")):
-        here = out / path.relative_to(whole)
-        if (as_json(here / "run.json") or {}).get("status") != "done" or not (here / "eval" / "loss.json").exists():
-            found.wrong(f"{here}: is not done and evaluated", lost=1)
-        elif trace(here) != trace(path):
-            found.wrong(f"{here}: another trace", differing=1)
-        else:
-            losses = [(as_json(run / "eval" / "loss.json") or {}).get("loss") for run in (here, path)]
-            if losses[0] != losses[1]:
-                found.wrong(f"{here}: loss {losses[0]}, not {losses[1]}", differing=1)
-    if not (out / "report" / "index.html").exists():
-        found.wrong(f"{out}: has no report", lost=1)

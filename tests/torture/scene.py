@@ -103,7 +103,7 @@ class Scene:
         log.parent.mkdir(parents=True, exist_ok=True)
         env = {"ABLAX_CACHE": str(cache)} if cache else {}
         given = {"config": config, "workdir": str(workdir), "digest": str(digest_file(workdir)), **faults}
-        return self.zygote.start("torture.children:train", log, env, **given)
+        return self.zygote.start("train", log, env, **given)
 
     def place(self, number: int) -> Path:
         """Returns an empty folder for one round."""

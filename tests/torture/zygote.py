@@ -1,7 +1,8 @@
 """A process that has everything imported and forks a child for each call, so that a start takes no seconds.
 
-It reads one JSON object a line ({"call": "module:function", "arguments": {...}, "log": FILE, "env": {...}}), answers
-with the child's process id, and tells every child's end. JAX is imported here but not started; each child does that.
+It reads one JSON object a line ({"call": "function of children.py", "arguments": {...}, "log": FILE, "env": {...}}),
+answers with the child's process id, and tells every child's end. JAX is imported here but not started; each child does
+that.
 """
 
 import importlib
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import IO, Any
 
 IMPORTS = "jax flax optax grain orbax.checkpoint tensorflow_datasets".split()
-IMPORTS += "training.loop.trainer eval.run tests.torture.children".split()
+CHILDREN = f"{__package__}.children"
+IMPORTS += ["training.loop.trainer", "eval.run", CHILDREN]
 
 
 def main() -> None:
@@ -51,8 +53,7 @@ def _fork(request: dict[str, Any]) -> int:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for target, source in ((0, nothing), (1, log), (2, log)):
             os.dup2(source, target)
-        module, _, name = request["call"].partition(":")
-        code = getattr(importlib.import_module(module), name)(**request["arguments"]) or 0
+        code = getattr(importlib.import_module(CHILDREN), request["call"])(**request["arguments"]) or 0
     except BaseException:
         traceback.print_exc()
     finally:
@@ -118,7 +119,7 @@ class Zygote:
 
     def __init__(self, env: dict[str, str]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.torture.zygote"],
+            [sys.executable, "-W", "ignore", "-m", f"{__package__}.zygote"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **env}, start_new_session=True,
         )  # fmt: skip
         self.children: dict[int, Child] = {}
@@ -154,7 +155,7 @@ class Zygote:
         child.over.set()
 
     def start(self, call: str, log: Path, env: dict[str, str] | None = None, **arguments: Any) -> Child:
-        """Starts `call` ("module:function") with JSON-able arguments in a child whose output goes to `log`."""
+        """Starts `call` (a function of children.py) with JSON-able arguments in a child whose output goes to `log`."""
         request = {"call": call, "arguments": arguments, "log": str(log), "env": env or {}}
         assert self.process.stdin is not None
         with self.asking:
