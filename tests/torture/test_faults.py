@@ -11,10 +11,14 @@ from pathlib import Path
 import jax
 import pytest
 
-from configs import cli
+from configs import cli, provenance
 from configs.errors import UserError
+from eval import run as evaluations
 from sweeps.store import run_status, state
+from tests.report import synthetic
+from tests.torture import sweeps
 from tests.torture.children import _lose_device
+from tests.torture.scene import Found
 from tests.torture.test_checkpoints import flip
 from tests.training.test_trainer import trace
 from training.loop import trainer
@@ -206,3 +210,52 @@ def test_a_turned_bit_in_the_cache_is_seen_and_the_entry_prepared_anew(make_tiny
         assert f"is damaged ({path.name}" in capsys.readouterr().err.replace("ablax_text/1.0.0/", "")
         assert path.read_bytes() == before or "array" in name  # TFDS writes something of its own into a file
         assert trace(tmp_path / path.name) == trace(tmp_path / "first") == trace(whole)
+
+
+def test_a_corpus_that_changed_is_refused_and_the_run_goes_on_when_it_is_put_back(make_tiny, half, whole, text) -> None:
+    path, before = Path(text), Path(text).read_text()
+    at = read_json(half / "run.json"), trace(half)
+    try:
+        for change in sweeps.CHANGES.values():
+            path.write_text(change(before))
+            with pytest.raises(UserError, match="was trained on other data"):
+                trainer.train(make_tiny(), half, quiet=True)
+            with pytest.raises(UserError, match="was trained on other data"):
+                evaluations.evaluate(half, ["loss"])
+            assert (read_json(half / "run.json"), trace(half)) == at and not (half / "eval/loss.json").exists()
+    finally:
+        path.write_text(before)
+    assert trainer.train(make_tiny(), half, quiet=True)["status"] == "done" and trace(half) == trace(whole)
+
+
+def test_an_evaluation_of_an_earlier_step_is_not_the_finished_runs(make_tiny, half, whole, tmp_path) -> None:
+    early = evaluations.evaluate(half, ["loss"])["loss"]
+    assert provenance.problem(half, "loss") == ""
+    assert trainer.train(make_tiny(), half, quiet=True)["status"] == "done"
+    assert provenance.problem(half, "loss") == "loss.json is of step 8, the run stands at step 12"
+    assert run_status.read(half, ["loss"]).missing == ("loss",)
+    again = evaluations.evaluate(half, ["loss"])["loss"]["loss"]
+    shutil.copytree(whole, tmp_path / "whole")
+    assert again == evaluations.evaluate(tmp_path / "whole", ["loss"])["loss"]["loss"] != early["loss"]
+    assert run_status.read(half, ["loss"]).complete
+
+
+def named(folder: Path, run: Path, whole: Path) -> int:
+    found = Found()
+    sweeps._named(found, folder / run, [folder / whole])
+    return found.differing
+
+
+def test_a_number_of_other_data_or_another_number_of_these_would_be_seen(tmp_path) -> None:
+    def sweep(name: str, loss: float, fingerprint: str, eval_step: int = 1000) -> str:
+        info = synthetic.run_json()
+        info["data"]["fingerprint"] = fingerprint
+        evals = {"loss": synthetic.loss_json(loss) | {"step": eval_step}}
+        synthetic.write_run(tmp_path / name / "runs/a/seed0", info=info, evals=evals)
+        return name
+
+    whole = sweep("whole", 1.5, "f" * 32)
+    assert named(tmp_path, sweep("same", 1.5, "f" * 32), whole) == 0
+    assert named(tmp_path, sweep("other", 1.25, "f" * 32), whole) == 1
+    assert named(tmp_path, sweep("unknown data", 1.5, "e" * 32), whole) == 1
+    assert named(tmp_path, sweep("of another step, and known to be", 1.25, "f" * 32, eval_step=9), whole) == 0
