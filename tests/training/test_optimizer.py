@@ -114,7 +114,7 @@ def taken(config: Any, params: Any, grads: Any, rates: list[float], share: float
     return found
 
 
-RATES = [0.0, 1e-2, 5e-3]
+RATES = [0.0, 1e-2, 1e-2, 5e-3, 5e-3]
 
 
 def by_hand(kind: str, config: Any, rate: float, params: Any) -> optax.GradientTransformation:
@@ -142,7 +142,7 @@ def by_hand(kind: str, config: Any, rate: float, params: Any) -> optax.GradientT
 
 
 @KIND
-def test_three_updates_are_those_of_optax(make_tiny, kind: str) -> None:
+def test_updates_are_those_of_optax(make_tiny, kind: str) -> None:
     decay = 0.1 if kind in ("adamw", "lion", "muon") else 0.0
     config = resolved(make_tiny, kind, optimizer__weight_decay=decay, optimizer__clip_norm=0.0)
     if kind == "adafactor":
@@ -206,13 +206,12 @@ def test_adafactor_treats_each_layer_as_a_matrix_by_itself(make_tiny) -> None:
     config = resolved(make_tiny, "adafactor", optimizer__weight_decay=0.0, optimizer__clip_norm=0.0)
     params = initialise(config.model, 0)[1]
 
-    def larger(g: Any) -> Any:
-        return g.at[1].multiply(100.0) if g.ndim == 3 else g
+    def after(scale: float) -> dict[str, Any]:
+        # Only the second layer's parameters are larger, and with them its scale.
+        there = jax.tree.map(lambda p: p.at[1].multiply(scale) if p.ndim == 3 else p, params)
+        return as_dict(taken(config, there, gradients, [1e-2])[0])
 
-    def after(change: Any) -> dict[str, Any]:
-        return as_dict(taken(config, params, lambda p, at: jax.tree.map(change, gradients(p, at)), [1e-2])[0])
-
-    first, second = after(lambda g: g), after(larger)
+    first, second = after(1.0), after(100.0)
     for name, x in first.items():
         if name.startswith("blocks"):
             np.testing.assert_allclose(x[0], second[name][0], rtol=1e-6)
