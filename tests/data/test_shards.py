@@ -3,6 +3,8 @@
 import json
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -253,3 +255,38 @@ def test_fields_of_token_files(files: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=re.escape(message)):
             config(tmp_path, **wrong)
     assert config(tmp_path, **one, data__vocab_size=300).model.vocab_size == 300
+
+
+LARGE = """
+import resource, sys, time
+from configs import base, cli, validate
+from data import corpora, pipeline, tokenizers
+config = base.get_config()
+cli.apply(config, {"data.path": sys.argv[1]})
+cli.apply(config, {"model.vocab_size": 50304, "data.length": 1024, "data.cache_dir": sys.argv[2]})
+config = validate.resolve(config)
+start = time.perf_counter()
+corpus = corpora.open_corpus(config.data, config.model.vocab_size)
+stream = pipeline.TrainStream(config, tokenizers.load(config.data, corpus, config.model.vocab_size), corpus)
+next(stream)
+next(iter(pipeline.validation(config, None, corpus, length=1024, batch_size=16, max_tokens=65536)))
+print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+stream.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="sparse files and KiB of resident memory")
+def test_a_large_shard_starts_at_once_and_stays_on_disk(tmp_path: Path) -> None:
+    count = 2**30
+    with (tmp_path / "large.bin").open("wb") as file:
+        file.write(shard([], count=count))
+        file.truncate(1024 + 2 * count)
+    told = subprocess.run(
+        [sys.executable, "-c", LARGE, tmp_path / "large.bin", tmp_path / "cache"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seconds, mebibytes = map(float, told.stdout.split())
+    assert seconds < 3 and mebibytes < 300
