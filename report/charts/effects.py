@@ -18,7 +18,7 @@ from report.statistics.intervals import Estimate
 
 ROW = 17  # pixels of an arm's row
 MOST = 60  # arms of a forest plot: more are left to the table
-LABEL = 150  # pixels of an arm's name beside its row
+LABEL = 165  # pixels of an arm's name beside its row
 LOG_FROM = 8.0  # largest over smallest value from which an axis of numbers is logarithmic
 
 
@@ -40,7 +40,8 @@ def differences(study: Study) -> Figure | None:
     fit(rows, ends)
     unit = loss_unit(study) if measure == "loss" else "points of retrieval"
     order = [one.arm for one in tested]
-    y = alt.Y("arm:N", sort=order, title=None, axis=alt.Axis(labelLimit=LABEL, labelOverlap=False, grid=False))
+    axis = alt.Axis(labelLimit=LABEL, labelFontSize=9.5, labelOverlap=False, grid=False)  # 9.5 pixels: 7.1 points
+    y = alt.Y("arm:N", sort=order, title=None, axis=axis)
     title = f"difference, {unit}"
     x, bottom = (alt.X(name, title=title, scale=spanning(ends)) for name in ("mean:Q", "bottom:Q"))
     zero = alt.Chart(alt.NamedData("zero")).mark_rule(strokeDash=[4, 3]).encode(alt.X("at:Q", scale=spanning(ends)))
