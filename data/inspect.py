@@ -61,6 +61,8 @@ def _row(name: str, batch: packing.Batch, tokenizer: tokenizers.Tokenizer | None
         shown = repr(tokenizer.decode(tokens[weights > 0])[:SHOWN])
         documents = f" ({batch['segments'].max()} pieces)" if "segments" in batch else ""
         return shown + documents
+    if name == "text":
+        return " ".join(map(str, tokens[weights > 0].tolist()))[:SHOWN]
     # An answer is shown with what it answers: 7=>40.
     words, end = [], int(np.flatnonzero(weights)[-1]) + 1
     for place in range(end):

@@ -231,7 +231,8 @@ def load(data: ConfigDict, corpus: Any, vocab_size: int | None = None) -> Tokeni
         path = path / HUGGING_FACE
     if not path.is_file():
         raise UserError(
-            f"data.tokenizer = {data.tokenizer!r}: must be byte, char, none or a tokenizer.json; there is no such file"
+            f"data.tokenizer = {data.tokenizer!r}: must be byte, char or a tokenizer.json, or none for "
+            "token files; there is no such file"
         )
     return from_file(path)
 
