@@ -76,7 +76,7 @@ def loss_by_protocol(study: Study) -> Figure | None:
     width = 300
     chart = _lines("rows", names, "arm", x, scale, _loss_label(study), share=False)
     chart = chart.properties(width=width, height=220, data=alt.NamedData("rows"))
-    spec = finish(in_panels(chart, "protocol", list(found), 2), {"rows": rows})
+    spec = finish(in_panels(chart, "protocol", list(found), 2), {"rows": _with_seeds(rows)})
     caption = "The same tokens, each arm as it was trained. One long window: rows laid end to end, so that longer ones "
     caption += (
         "have fewer tokens with little before them. Sliding windows: each token has nearly a whole window before "
@@ -234,15 +234,24 @@ def _lines(rows_name: str, names: list[str], field: str, x: alt.X, scale: Any, w
     tips += tip(("high:Q", "to", shown), ("seeds:Q", "seeds", ""))
     tips += tip(("n:Q", "examples", ",d")) if share else []
     tint = colour(names, field_name=field)
-    bar = on(rows_name).mark_rule(strokeWidth=1.2, strokeOpacity=0.7).encode(x, low, tint, y2="top:Q")
-    line = on(rows_name).mark_line(strokeWidth=1.8).encode(x, y, tint, *dashes(names, field))
-    dot = (
-        on(rows_name).mark_point(filled=True, size=46, opacity=1).encode(x, y, tint, shape(names, field), tooltip=tips)
-    )
+    part = on(rows_name).transform_filter("isValid(datum.value)")
+    bar = part.mark_rule(strokeWidth=1.2, strokeOpacity=0.7).encode(x, low, tint, y2="top:Q")
+    line = part.mark_line(strokeWidth=1.8).encode(x, y, tint, *dashes(names, field))
+    dot = part.mark_point(filled=True, size=46, opacity=1).encode(x, y, tint, shape(names, field), tooltip=tips)
     one = alt.Y("one:Q", title=what, scale=scale, axis=axis)
-    single = on(rows_name).transform_flatten(["each"], ["one"])
+    single = on(rows_name).transform_filter("isValid(datum.one)")
     single = single.mark_point(filled=True, size=12, opacity=0.45).encode(x, one, tint)
     return alt.layer(single, bar, line, dot)
+
+
+def _with_seeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the rows, and behind them one for each seed's own value ("one"), at the same place.
+
+    Rows and not a list that Vega-Lite flattens: in panels its optimizer gives up on that, and says so.
+    """
+    whose = ("arm", "scaling", "label", "multiple", "place", "protocol")
+    single = [{name: row[name] for name in whose if name in row} | {"one": one} for row in rows for one in row["each"]]
+    return [{name: value for name, value in row.items() if name != "each"} for row in rows] + single
 
 
 def _by_arm(
@@ -253,7 +262,7 @@ def _by_arm(
     names = _named(study, rows)
     x, scale = _axes(_placed(study, rows), share)
     chart = sized(_lines("rows", names, "arm", x, scale, what, share))
-    return Figure(key, title, caption, finish(chart, {"rows": rows}))
+    return Figure(key, title, caption, finish(chart, {"rows": _with_seeds(rows)}))
 
 
 def _named(study: Study, rows: list[dict[str, Any]]) -> list[str]:
@@ -287,9 +296,9 @@ def _by_scaling(
     x, scale = _axes(rows, share)
     lines = _lines("rows", [labels[kind] for kind in kinds], "label", x, scale, what, share)
     if len(panels) == 1:
-        return Figure(key, title, caption, finish(sized(lines), {"rows": rows}), arms_legend=False)
+        return Figure(key, title, caption, finish(sized(lines), {"rows": _with_seeds(rows)}), arms_legend=False)
     width = 210
     order = [arm.name for arm in panels]
     chart = lines.properties(width=width, height=180, data=alt.NamedData("rows"))
-    spec = finish(in_panels(chart, "arm", order, balanced(len(panels), 3)), {"rows": rows})
+    spec = finish(in_panels(chart, "arm", order, balanced(len(panels), 3)), {"rows": _with_seeds(rows)})
     return Figure(key, title, caption, spec, False, width + 70, wide=True, panels=len(panels))
