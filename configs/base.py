@@ -123,7 +123,7 @@ _POSITION = group(
     cope=group(rows=field(64, "of the table; contextual positions are clipped to the last", _POSITIVE)),
     temperature=group(  # a factor on queries that grows with their position
         kind=field("none", "of the factor on queries", choice("none", "log_n", "llama4", "ministral3")),
-        length=unset(int, "L0, tokens; unset: rope.scaling.original_length", at_least(2),
+        length=unset(int, "L0, tokens, 2 or more unless kind is none; unset: rope.scaling.original_length", _POSITIVE,
                      resolve=lambda config: config.model.position.rope.scaling.original_length),
         beta=field(0.1, "llama4, ministral3: weight of the logarithm", _NOT_NEGATIVE),
         layers=field("auto", "all, nope (without positions), or auto: nope for llama4, else all",

@@ -110,6 +110,11 @@ def test_a_run_whose_parts_no_longer_belong_together(trained: Path, tmp_path: Pa
     config["model"]["width"] = 32
     write_json(run / "config.json", config)
     told = refused(evaluations.main, f"--workdir={run}", "--evals=loss")
+    assert "config.json is not what the run was trained with: model.width was 16, is now 32" in told
+    info = read_json(run / "run.json")
+    del info["identity"]  # a run from before identities were kept
+    write_json(run / "run.json", info)
+    told = refused(evaluations.main, f"--workdir={run}", "--evals=loss")
     assert "config.json: does not fit the checkpoint of step 2: " in told and "has shape (" in told
 
 

@@ -149,4 +149,6 @@ def _schemes(config: ConfigDict, kinds: set[str]) -> list[str]:
             f"model.position.temperature.layers = {temperature.layers!r}: {temperature.kind} would act in layers "
             "without positions alone, and there are none; put 'none' in model.position.pattern, or set 'all'"
         )
+    if temperature.kind != "none" and temperature.length == 1:
+        found.append("model.position.temperature.length = 1: must be 2 or more: its logarithm divides")
     return found

@@ -182,7 +182,7 @@ def _asked_otherwise(name: str, arm: Arm, reference: Arm) -> tuple[list[str], li
     """Returns the settings in which runs of two arms were asked otherwise by an evaluation: strict ones, and lists."""
 
     def distinct(one: Arm) -> list[tuple[dict[str, Any], bool]]:
-        runs = [run for run in one.done if name in run.evals]
+        runs = [run for run in one.done if name in run.evals and name in run.of]
         known = [(run.of[name], provenance.as_configured(run.of[name], name, run.config)) for run in runs]
         keys = [json.dumps([of.get("question"), configured], sort_keys=True) for of, configured in known]
         return list(dict(zip(keys, known, strict=True)).values())

@@ -54,7 +54,10 @@ def test_schemes_of_attention_mix_by_layer(pattern: tuple[str, ...]) -> None:
         ({"model.position.kind": "cope", "model.attention.kernel": "xla"}, ["attention.kernel = 'xla'", "CoPE"]),
         ({"model.position.temperature.kind": "llama5"}, ["temperature.kind = 'llama5'", "did you mean llama4"]),
         ({"model.position.temperature.kind": "llama4"}, ["temperature.layers = 'auto'", "there are none"]),
-        ({"model.position.temperature.length": 1}, ["temperature.length = 1", "2 or more"]),
+        (
+            {"model.position.temperature.kind": "log_n", "model.position.temperature.length": 1},
+            ["temperature.length = 1", "2 or more"],
+        ),
         ({"model.position.rope.scaling.kind": "longrope"}, ["short_factor = ()", "16 rotary pairs"]),
         ({**LONGROPE, "model.position.rope.fraction": 0.5}, ["short_factor", "8 rotary pairs"]),
         ({**LONGROPE, "model.position.rope.scaling.long_factor": (0.0,) * 16}, ["long_factor", "above 0"]),

@@ -159,7 +159,7 @@ def test_what_is_no_tokenizer_json(tmp_path, content):
 
 
 def test_loading_mistakes(tmp_path):
-    with pytest.raises(UserError, match=r"must be byte, char, none or a tokenizer\.json"):
+    with pytest.raises(UserError, match=r"must be byte, char or a tokenizer\.json, or none for token files"):
         tokenizers.load(settings(data__tokenizer=str(tmp_path / "no.json")).data, None)
     with pytest.raises(UserError, match="needs a text"):
         tokenizers.load(settings(data__tokenizer="char").data, None)

@@ -28,11 +28,13 @@ def sweep(tmp_path: Path) -> Path:
 def test_commands_are_quoted_for_a_shell(sweep: Path) -> None:
     found = read(sweep)
     run = found.runs[0]
-    checkout, train, evaluate = (shlex.split(line) for line in reproduce.commands(found, run, ["loss", "memory"]))
-    assert checkout == ["git", "checkout", "abc; rm -rf /"]
+    train, evaluate = (shlex.split(line) for line in reproduce.commands(found, run, ["loss", "memory"]))
     place = f"runs/{NAME}/seed0"
     assert train[2:] == [f"--config=$SWEEP/{place}/config.json", f"--workdir=$AGAIN/{place}"]
     assert evaluate[3:] == [f"--workdir=$AGAIN/{place}", "--evals=loss"], "only what was measured"
+    run.info["git_commit"] = "0123456789abcdef0123456789abcdef01234567"
+    checkout, *_ = (shlex.split(line) for line in reproduce.commands(found, run, []))
+    assert checkout == ["git", "checkout", run.info["git_commit"]], "what is no commit is never given to git"
     assert shlex.split(reproduce.whole(found))[3:] == ["--sweep=my sweeps/x.py; ls", "--out=$AGAIN"]
 
 

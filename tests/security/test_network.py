@@ -33,7 +33,7 @@ import sys
 from configs import cli
 from eval import run
 from report import build
-from training import trainer
+from training.loop import trainer
 config = cli.load(sys.argv[1], {})
 assert trainer.train(config, sys.argv[2], quiet=True)["status"] == "done"
 run.evaluate(sys.argv[2], ["loss", "memory"])

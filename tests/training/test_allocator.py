@@ -10,7 +10,7 @@ from training.runtime import allocator
 FAULTS = """
 import resource
 import numpy as np
-from training import allocator
+from training.runtime import allocator
 if {keep}:
     assert allocator.keep_freed_memory()
 def faults():
