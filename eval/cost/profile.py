@@ -41,7 +41,7 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
 
 
 # The CPU compiler of JAX 0.12 makes one function of a small loop, decoding of a tiny model say, and the trace
-# then has no instructions of it. Decoding alone: a training step's small loops are scatters, whose insides have no name.
+# then has no instructions of it. Decoding alone: small loops of a training step are scatters, without names inside.
 OPTIONS = {"xla_disable_hlo_passes": "small-while-loop-hoisting"}
 
 
