@@ -52,7 +52,7 @@ test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 quick: $(STAMP)
-	timeout 300 $(BIN)/python -m pytest -n 2 --dist worksteal $(QUICK)
+	timeout 900 $(BIN)/python -m pytest -n 2 --dist worksteal $(QUICK)
 
 test-all: check
 	XLA_FLAGS= $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
