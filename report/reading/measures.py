@@ -167,37 +167,31 @@ def _once(points_of: Callable[..., list[Point]]) -> Callable[..., list[Point]]:
     return kept
 
 
-@_once
-def loss_points(arm: Arm) -> list[Point]:
-    """Returns the losses by length of the arm's finished runs."""
+def _losses(arm: Arm, part: str = "") -> list[Point]:
+    """Returns the losses by length of the arm's finished runs, or those of a `part` of each length that has it."""
     points = []
     for run in arm.done:
         for raw in objects(run.evals.get("loss"), "by_length"):
-            low, high = bounds(raw.get("interval"))
-            points.append(_point(arm, run, raw, number(raw.get("loss")), low, high))
+            found = mapping(raw.get(part)) if part else raw
+            low, high = bounds(found.get("interval"))
+            points.append(_point(arm, run, raw, number(found.get("loss")), low, high))
     return [point for point in points if math.isfinite(point.value) and point.multiple > 0]
+
+
+@_once
+def loss_points(arm: Arm) -> list[Point]:
+    """Returns the losses by length of the arm's finished runs."""
+    return _losses(arm)
 
 
 def sliding_points(arm: Arm) -> list[Point]:
     """Returns the losses by length in sliding windows, of the arm's finished runs that measured them."""
-    points = []
-    for run in arm.done:
-        for raw in objects(run.evals.get("loss"), "by_length"):
-            found = mapping(raw.get("sliding"))
-            low, high = bounds(found.get("interval"))
-            points.append(_point(arm, run, raw, number(found.get("loss")), low, high))
-    return [point for point in points if math.isfinite(point.value) and point.multiple > 0]
+    return _losses(arm, "sliding")
 
 
 def loss_control_points(arm: Arm) -> list[Point]:
     """Returns the losses beyond the training length with attention windows of the training length."""
-    points = []
-    for run in arm.done:
-        for raw in objects(run.evals.get("loss"), "by_length"):
-            found = mapping(raw.get("control"))
-            low, high = bounds(found.get("interval"))
-            points.append(_point(arm, run, raw, number(found.get("loss")), low, high))
-    return [point for point in points if math.isfinite(point.value) and point.multiple > 0]
+    return _losses(arm, "control")
 
 
 def effective_lengths(arm: Arm) -> tuple[list[tuple[float, bool]], str]:

@@ -32,9 +32,6 @@ class Waiting:
         for job in jobs:
             self.add(job)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._blocked or any(key in jobs for jobs in self._ready.values())
-
     def __bool__(self) -> bool:
         """Whether a job can begin."""
         return bool(self._ready)
@@ -66,11 +63,6 @@ class Waiting:
             job = self._blocked.pop(other, None)
             if job is not None:
                 self.add(job)
-
-    def clear(self) -> None:
-        """Lets no more jobs begin."""
-        self._ready.clear()
-        self._blocked.clear()
 
     def next(self, last: Arm | None, elsewhere: set[Arm]) -> Job:
         """Returns the job that a place takes next, without taking it out.
