@@ -27,20 +27,20 @@ def verdict(output: str, errors: str, service: str) -> tuple[int, list[str]]:
     try:
         dependencies: list[Mapping[str, Any]] = json.loads(output)["dependencies"]
     except (ValueError, KeyError, TypeError):
-        told = [line.strip() for line in errors.splitlines() if line.strip()]
-        return NO_ANSWER, [f"{service} gave no answer, so nothing is known: {(told or ['no output'])[-1]}"]
-    found = [
+        messages = [line.strip() for line in errors.splitlines() if line.strip()]
+        return NO_ANSWER, [f"{service} gave no answer, so nothing is known: {(messages or ['no output'])[-1]}"]
+    results = [
         f"{one['name']} {one['version']}: {vulnerability['id']}, fixed in "
         f"{', '.join(vulnerability.get('fix_versions') or ['no version yet'])}"
         for one in dependencies
         for vulnerability in one.get("vulns", ())
     ]
     silent = [f"{one['name']}: {one['skip_reason']}" for one in dependencies if "skip_reason" in one]
-    lines = [f"vulnerable: {line}" for line in found] + [f"no answer: {line}" for line in silent]
+    lines = [f"vulnerable: {line}" for line in results] + [f"no answer: {line}" for line in silent]
     if not dependencies:
         return NO_ANSWER, [f"{service} was asked about no dependency"]
-    summary = f"{len(dependencies)} dependencies, {len(found)} vulnerabilities, {len(silent)} without an answer"
-    return FOUND if found else NO_ANSWER if silent else CLEAN, [*lines, f"{service}: {summary}"]
+    summary = f"{len(dependencies)} dependencies, {len(results)} vulnerabilities, {len(silent)} without an answer"
+    return FOUND if results else NO_ANSWER if silent else CLEAN, [*lines, f"{service}: {summary}"]
 
 
 def main(argv: Sequence[str]) -> int:

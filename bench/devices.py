@@ -80,9 +80,9 @@ def worker(path: Path) -> None:
 
 def free_port() -> int:
     """Returns a port that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as result:
+        result.bind(("127.0.0.1", 0))
+        return int(result.getsockname()[1])
 
 
 def environments(processes: int, devices: int) -> list[dict[str, str]]:
@@ -103,9 +103,9 @@ def trained(folder: Path, tasks: Sequence[tuple[Path, Cell]], steps: int, settin
         RuntimeError: one of the processes failed.
     """
     for processes, devices in sorted({(cell.processes, cell.devices) for _, cell in tasks}):
-        mine = [(run, cell) for run, cell in tasks if (cell.processes, cell.devices) == (processes, devices)]
+        own = [(run, cell) for run, cell in tasks if (cell.processes, cell.devices) == (processes, devices)]
         path = folder / f"tasks-{processes}.json"
-        named = [{"workdir": str(run), "mesh": dict(cell.mesh)} for run, cell in mine]
+        named = [{"workdir": str(run), "mesh": dict(cell.mesh)} for run, cell in own]
         path.write_text(json.dumps({"steps": steps, "settings": dict(settings), "tasks": named}))
         command = [sys.executable, "-m", "bench.devices", "--worker", str(path)]
         logs = [folder / f"tasks-{processes}.{index}.log" for index in range(processes)]
@@ -145,7 +145,7 @@ def measured(
     settings = settings or {}
     runs = {cell.name: folder / f"cell{index}" for index, cell in enumerate(cells)}
     trained(folder, [(runs[cell.name], cell) for cell in cells], steps, settings)
-    wanted = losses(runs[cells[0].name])
+    expected = losses(runs[cells[0].name])
     again = {
         (one.name, other.name): (half_way(runs[one.name], folder / f"{i}-on-{j}", steps), other)
         for i, one in enumerate(cells)
@@ -154,20 +154,20 @@ def measured(
     trained(folder, list(again.values()), steps, settings)
 
     def apart(run: Path) -> float:
-        return max(abs(a - b) / abs(b) for a, b in zip(losses(run), wanted, strict=True))
+        return max(abs(a - b) / abs(b) for a, b in zip(losses(run), expected, strict=True))
 
     restored = {one.name: {other.name: apart(again[one.name, other.name][0]) for other in cells} for one in cells}
-    return {"trace": {name: apart(run) for name, run in runs.items()}, "restored": restored, "losses": wanted}
+    return {"trace": {name: apart(run) for name, run in runs.items()}, "restored": restored, "losses": expected}
 
 
-def table(found: Mapping[str, Any]) -> Iterable[str]:
+def table(results: Mapping[str, Any]) -> Iterable[str]:
     """Yields the lines of a Markdown table."""
-    names = list(found["trace"])
+    names = list(results["trace"])
     yield "| largest relative difference | its own trace | " + " | ".join(f"on {name}" for name in names) + " |"
     yield "|---" * (len(names) + 2) + "|"
     for name in names:
-        cells = [f"{found['restored'][name][other]:.0e}" for other in names]
-        yield f"| **{name}** | {found['trace'][name]:.0e} | " + " | ".join(cells) + " |"
+        cells = [f"{results['restored'][name][other]:.0e}" for other in names]
+        yield f"| **{name}** | {results['trace'][name]:.0e} | " + " | ".join(cells) + " |"
 
 
 def main() -> None:
@@ -180,11 +180,11 @@ def main() -> None:
         worker(arguments.worker)
         return
     with tempfile.TemporaryDirectory() as folder:
-        found = measured(Path(folder), steps=arguments.steps)
-    print(f"losses on 1 device: {', '.join(f'{loss:.6f}' for loss in found['losses'])} (the last: validation)")
+        result = measured(Path(folder), steps=arguments.steps)
+    print(f"losses on 1 device: {', '.join(f'{loss:.6f}' for loss in result['losses'])} (the last: validation)")
     print("A row: who saved; its columns: its own whole run, then who went on from its checkpoint of half-way.")
-    print("\n".join(table(found)))
-    worst = max(max(found["trace"].values()), *(max(row.values()) for row in found["restored"].values()))
+    print("\n".join(table(result)))
+    worst = max(max(result["trace"].values()), *(max(row.values()) for row in result["restored"].values()))
     print(f"largest of all: {worst:.1e}")
 
 

@@ -24,12 +24,12 @@ def environment(folder: Path, packages: Sequence[str] = TORCH, python: str = sys
     Raises:
         UserError: there is no such `python` to make it with.
     """
-    found = folder / "bin" / "python"
+    result = folder / "bin" / "python"
     if not (folder / ".made").exists():
         if shutil.which(python) is None or subprocess.run([python, "-c", ""], capture_output=True).returncode:
             raise UserError(f"{python}: cannot be run on this machine, and {packages[0]} needs it")
         print(f"making {folder} with {' '.join(packages)} ...", flush=True)
         subprocess.run([python, "-m", "venv", folder], check=True)
-        subprocess.run([found, "-m", "pip", "install", "--quiet", *packages], check=True)
+        subprocess.run([result, "-m", "pip", "install", "--quiet", *packages], check=True)
         (folder / ".made").touch()
-    return found
+    return result

@@ -33,7 +33,7 @@ from configs import base, cli, validate  # noqa: E402
 from convert import from_hf, to_hf  # noqa: E402
 from convert.writing import write_run  # noqa: E402
 from eval import generate  # noqa: E402
-from eval.progress import Silent, Told  # noqa: E402
+from eval.progress import Quiet, Reporter  # noqa: E402
 from models import initialise  # noqa: E402
 from training.runtime import compilation  # noqa: E402
 
@@ -56,19 +56,19 @@ def ours(run: Path, expected: dict[str, np.ndarray], folder: Path) -> dict[str, 
 
     def call(mask: np.ndarray, new: int) -> dict[str, np.ndarray]:
         save_file({"input_ids": expected["input_ids"], "attention_mask": mask}, source)
-        generate.from_tokens(run, source, out, generate.Settings(max_new=new), Silent())
+        generate.from_tokens(run, source, out, generate.Settings(max_new=new), Quiet())
         return load_file(out)
 
     padded = call(expected["attention_mask"], 0)["logits"]
     return {**call(np.ones_like(expected["attention_mask"]), NEW), "logits_padded": padded}
 
 
-def error(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> tuple[float, float, bool]:
+def error(results: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> tuple[float, float, bool]:
     """Returns the largest differences of logits, of padded rows' logits at real tokens, and whether tokens agree."""
-    real = wanted["attention_mask"].astype(bool)
-    plain = np.abs(found["logits"] - wanted["logits"]).max()
-    padded = np.abs(found["logits_padded"] - wanted["logits_padded"])[real].max()
-    return float(plain), float(padded), bool((found["tokens"] == wanted["tokens"]).all())
+    real = expected["attention_mask"].astype(bool)
+    plain = np.abs(results["logits"] - expected["logits"]).max()
+    padded = np.abs(results["logits_padded"] - expected["logits_padded"])[real].max()
+    return float(plain), float(padded), bool((results["tokens"] == expected["tokens"]).all())
 
 
 def own_run(case: Own, folder: Path) -> Path:
@@ -91,7 +91,7 @@ def own_run(case: Own, folder: Path) -> Path:
     return write_run(folder, config, params, origin={"kind": "bench"})
 
 
-def rows(python: Path, folder: Path, told: Told) -> Iterator[tuple[str, str, str, float, float, bool]]:
+def rows(python: Path, folder: Path, message: Reporter) -> Iterator[tuple[str, str, str, float, float, bool]]:
     """Yields (direction, family, case, error, error of padded rows, whether tokens agree) for every case."""
 
     def case(name: str, **more: Any) -> dict[str, Any]:
@@ -103,20 +103,20 @@ def rows(python: Path, folder: Path, told: Told) -> Iterator[tuple[str, str, str
         case(f"theirs{i}", model_type=one.model_type, config=one.config, schema=one.schema)
         for i, one in enumerate(THEIRS)
     ]
-    told.say(f"transformers makes {len(made)} checkpoints")
+    message.say(f"transformers makes {len(made)} checkpoints")
     versions = theirs(python, "make", made, folder)
     exports, labels, results = [], [], []
-    for one, job in told.track("cases", list(zip(THEIRS, made, strict=True))):
+    for one, job in message.track("cases", list(zip(THEIRS, made, strict=True))):
         expected = load_file(job["expected"])
         run = from_hf.convert(job["folder"], folder / job["name"] / "run")
-        found = ours(run, expected, folder)
+        result = ours(run, expected, folder)
         label = f"{one.name} ({one.schema})"
-        yield "from_hf", one.model_type, label, *error(found, expected)
+        yield "from_hf", one.model_type, label, *error(result, expected)
         exports.append(case(f"back_{job['name']}"))
         to_hf.export(run, exports[-1]["folder"])
         labels.append((one.model_type, label))
-        results.append(found)
-    for i, own in told.track("own runs", list(enumerate(OWN))):
+        results.append(result)
+    for i, own in message.track("own runs", list(enumerate(OWN))):
         run = own_run(own, folder / f"own{i}")
         exports.append(case(f"exported{i}"))
         to_hf.export(run, exports[-1]["folder"])
@@ -126,11 +126,11 @@ def rows(python: Path, folder: Path, told: Told) -> Iterator[tuple[str, str, str
         labels.append((family, f"{own.name} (own run)"))
         expected = load_file(made[0]["expected"])  # for its prompts, which are the same everywhere
         results.append(ours(run, expected, folder))
-    told.say(f"transformers loads {len(exports)} exports")
+    message.say(f"transformers loads {len(exports)} exports")
     theirs(python, "load", exports, folder)
-    for job, (family, label), found in zip(exports, labels, results, strict=True):
-        yield "to_hf", family, label, *error(found, load_file(job["expected"]))
-    told.say(", ".join(f"{name} {version}" for name, version in versions.items()))
+    for job, (family, label), result in zip(exports, labels, results, strict=True):
+        yield "to_hf", family, label, *error(result, load_file(job["expected"]))
+    message.say(", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -138,17 +138,17 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--environment", type=Path, default=CHECKOUT / "build" / "hf", help="where it is, or is made")
     parser.add_argument("--python", type=Path, help="one that has the packages already, instead")
-    given = parser.parse_args(argv)
-    began, told = time.perf_counter(), Told()
+    args = parser.parse_args(argv)
+    began, message = time.perf_counter(), Reporter()
     compilation.enable_cache()
-    python = given.python or environment(given.environment)
+    python = args.python or environment(args.environment)
     with tempfile.TemporaryDirectory() as folder:
-        found = list(rows(python, Path(folder), told))
+        result = list(rows(python, Path(folder), message))
     print("| direction | family | case | logits | left-padded | greedy tokens |\n|---|---|---|---|---|---|")
-    for direction, family, label, plain, padded, same in found:
+    for direction, family, label, plain, padded, same in result:
         print(f"| {direction} | {family} | {label} | {plain:.1e} | {padded:.1e} | {'equal' if same else 'DIFFER'} |")
-    bad = [row for row in found if not (max(row[3:5]) <= TOLERANCE and row[5])]
-    print(f"{len(found) - len(bad)} of {len(found)} within {TOLERANCE:g}; {time.perf_counter() - began:.0f} s")
+    bad = [row for row in result if not (max(row[3:5]) <= TOLERANCE and row[5])]
+    print(f"{len(result) - len(bad)} of {len(result)} within {TOLERANCE:g}; {time.perf_counter() - began:.0f} s")
     return 1 if bad else 0
 
 

@@ -83,8 +83,8 @@ def compute(case: dict[str, Any]) -> dict[str, torch.Tensor]:
         seen = torch.ones_like(tokens)
         last = [logits(tokens[i : i + 1], seen[i : i + 1])[:, -1].argmax(-1, keepdim=True) for i in range(ROWS)]
         tokens = torch.cat([tokens, torch.cat(last)], dim=1)
-    found = {"input_ids": ids, "attention_mask": mask, "logits": plain, "logits_padded": padded, "tokens": tokens}
-    return {name: x.contiguous() for name, x in found.items()}
+    results = {"input_ids": ids, "attention_mask": mask, "logits": plain, "logits_padded": padded, "tokens": tokens}
+    return {name: x.contiguous() for name, x in results.items()}
 
 
 def main(command: str, job: str) -> None:

@@ -72,13 +72,15 @@ def opening(page: Path, folder: Path) -> dict[str, float]:
     call += ["--remote-debugging-port=0", watched.as_uri()]
     with subprocess.Popen(call, stderr=subprocess.PIPE, text=True) as process:
         try:
-            found = next(filter(None, (re.search(r"opened (\{.*\}) end", line) for line in process.stderr or [])), None)
+            result = next(
+                filter(None, (re.search(r"opened (\{.*\}) end", line) for line in process.stderr or [])), None
+            )
         finally:
             process.kill()
     watched.unlink()
-    if found is None:
+    if result is None:
         raise SystemExit("the page did not open")
-    return json.loads(found.group(1).replace('\\"', '"'))
+    return json.loads(result.group(1).replace('\\"', '"'))
 
 
 def main() -> None:
@@ -87,17 +89,17 @@ def main() -> None:
     parser.add_argument("--arms", type=int, default=125)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--keep", metavar="DIR", help="write the sweep there and leave it")
-    given = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        sweep = Path(given.keep or folder) / "sweep"
-        write(sweep, given.arms, given.seeds)
+        sweep = Path(args.keep or folder) / "sweep"
+        write(sweep, args.arms, args.seeds)
         begun = time.perf_counter()
         subprocess.run([sys.executable, "-m", "report.build", str(sweep)], check=True, cwd=CHECKOUT)
         built = time.perf_counter() - begun
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         page = sweep / "report" / "index.html"
         seen = opening(page, Path(folder))
-        runs = given.arms * given.seeds
+        runs = args.arms * args.seeds
         cpu, size = used.ru_utime + used.ru_stime, page.stat().st_size / 2**20
         print(f"{runs} runs: built in {built:.1f} s ({cpu:.1f} s of CPU), the page has {size:.1f} MiB")
         first, all_, loaded = (seen[name] / 1000 for name in ("first", "all", "loaded"))

@@ -37,16 +37,16 @@ def load_module(path: str | Path, near: Path | None = None) -> ModuleType:
         UserError: no such file, or the file itself fails; then the file and line are named.
     """
     tried = [Path(path), *([near / path] if near else []), CHECKOUT / path]
-    found = next((candidate.resolve() for candidate in tried if candidate.is_file()), None)
-    if found is None and any(candidate.is_dir() for candidate in tried):
+    result = next((candidate.resolve() for candidate in tried if candidate.is_file()), None)
+    if result is None and any(candidate.is_dir() for candidate in tried):
         raise UserError(f"{path}: is a folder without a config.json; give a file, or a run directory")
-    if found is None:
+    if result is None:
         presets = sorted(p.relative_to(CHECKOUT).as_posix() for p in (CHECKOUT / "configs").rglob("*.py"))
         presets = [p for p in presets if "\ndef get_" in (CHECKOUT / p).read_text(encoding="utf-8")]
         named = [p for p in presets if Path(p).stem == Path(path).stem]
         hint = f"; did you mean {named[0]}?" if named else nearest(str(path), presets)
         raise UserError(f"no file {path}{hint or '; there are ' + ', '.join(presets)}")
-    spec = importlib.util.spec_from_file_location(f"ablax_file_{found.stem}", found)
+    spec = importlib.util.spec_from_file_location(f"ablax_file_{result.stem}", result)
     if spec is None or spec.loader is None:
         raise UserError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
@@ -55,7 +55,7 @@ def load_module(path: str | Path, near: Path | None = None) -> ModuleType:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise failed(path, error, found) from error
+        raise failed(path, error, result) from error
     return module
 
 
@@ -176,9 +176,9 @@ class Parser(argparse.ArgumentParser):
 
         It is a shell's variable that was not set; as a path it would be the folder one happens to be in.
         """
-        given, unknown = super().parse_known_args(*args, **kwargs)
+        arguments, unknown = super().parse_known_args(*args, **kwargs)
         for action in self._actions:
-            value = getattr(given, action.dest, None)
+            value = getattr(arguments, action.dest, None)
             if action.default is None and "" in (value if isinstance(value, list) else [value]):
                 self.error(f"{'/'.join(action.option_strings) or action.metavar or action.dest}: is empty")
             for text in value if isinstance(value, list) else [value]:
@@ -186,7 +186,7 @@ class Parser(argparse.ArgumentParser):
                 if bad:
                     name = "/".join(action.option_strings) or action.metavar or action.dest
                     self.error(f"{name}: is not valid UTF-8 at character {bad.start()}: {text!a}")
-        return given, unknown
+        return arguments, unknown
 
     def error(self, message: str) -> Any:
         """Raises the message as a user's error."""

@@ -43,13 +43,13 @@ RESOLVED = {"loss": ("source",), "heads": ("source",), "retrieval": ("task", "pa
 
 def flat(values: Any, prefix: str = "") -> dict[str, Any]:
     """Returns {dotted name: value} of a config as JSON has it; nothing for what is no object."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
+            results |= flat(value, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = _number(f"{prefix}{name}", value)
-    return found
+            results[f"{prefix}{name}"] = _number(f"{prefix}{name}", value)
+    return results
 
 
 def _number(name: str, value: Any) -> Any:
@@ -146,8 +146,8 @@ def _step(workdir: Path, info: Mapping[str, Any]) -> int | None:
 
 def _checkpoint(workdir: Path, step: int | None) -> str | None:
     sums = read(workdir / "checkpoints" / str(step) / "checksums" / "sha256.json")
-    found = {name: value for name, value in sums.items() if name.startswith("params/")}
-    return digest(found) if found else None
+    results = {name: value for name, value in sums.items() if name.startswith("params/")}
+    return digest(results) if results else None
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -177,17 +177,17 @@ def question(evaluation: str, config: Any, result: Mapping[str, Any]) -> dict[st
         config: as JSON, the evaluation's settings as they were used.
         result: what the evaluation found.
     """
-    asked = {name: value for name, value in flat(config).items() if name.startswith(("eval.", "data."))}
-    found = {name: value for name, value in asked.items() if shapes(name, evaluation)}
-    return found | {name: result[name] for name in RESOLVED.get(evaluation, ()) if name in result}
+    requested = {name: value for name, value in flat(config).items() if name.startswith(("eval.", "data."))}
+    results = {name: value for name, value in requested.items() if shapes(name, evaluation)}
+    return results | {name: result[name] for name in RESOLVED.get(evaluation, ()) if name in result}
 
 
 def of_result(workdir: Path, evaluation: str, config: Any, result: Mapping[str, Any], step: int) -> dict[str, Any]:
     """Returns `of` for a result that was just measured of a checkpoint in a run directory."""
-    found = directory(workdir, step)
+    value = directory(workdir, step)
     brief = ("run", "step", "data", "checkpoint")
-    parents = found["parents"] and [{name: one.get(name) for name in brief} for one in found["parents"]]
-    return {**found, "parents": parents, "question": question(evaluation, config, result)}
+    parents = value["parents"] and [{name: one.get(name) for name in brief} for one in value["parents"]]
+    return {**value, "parents": parents, "question": question(evaluation, config, result)}
 
 
 def of(result: Any, evaluation: str, config: Any) -> dict[str, Any]:
@@ -198,9 +198,9 @@ def of(result: Any, evaluation: str, config: Any) -> dict[str, Any]:
         evaluation: its name.
         config: the run's config.json, for what an earlier version's file leaves out.
     """
-    found = result.get("of") if isinstance(result, Mapping) else None
-    if isinstance(found, Mapping):
-        return dict(found)
+    value = result.get("of") if isinstance(result, Mapping) else None
+    if isinstance(value, Mapping):
+        return dict(value)
     if not isinstance(result, Mapping):
         return {}
     step = result.get("step")
@@ -209,14 +209,14 @@ def of(result: Any, evaluation: str, config: Any) -> dict[str, Any]:
 
 def _earlier_question(evaluation: str, config: Any, result: Mapping[str, Any]) -> dict[str, Any] | None:
     used = flat({"eval": result.get("settings")})
-    asked = flat(config) | {name: value for name, value in used.items() if name in fields.types()}
-    found = {n: v for n, v in asked.items() if n.startswith(("eval.", "data.")) and shapes(n, evaluation)}
-    return found | {name: result[name] for name in RESOLVED.get(evaluation, ()) if name in result} or None
+    requested = flat(config) | {name: value for name, value in used.items() if name in fields.types()}
+    results = {n: v for n, v in requested.items() if n.startswith(("eval.", "data.")) and shapes(n, evaluation)}
+    return results | {name: result[name] for name in RESOLVED.get(evaluation, ()) if name in result} or None
 
 
-def unknown(found: Mapping[str, Any]) -> bool:
+def unknown(results: Mapping[str, Any]) -> bool:
     """Tells whether a result does not say which run it is of."""
-    return not found.get("run")
+    return not results.get("run")
 
 
 def difference(result: Mapping[str, Any], now: Mapping[str, Any], parts: Sequence[str] = PARTS) -> str:
@@ -228,44 +228,44 @@ def difference(result: Mapping[str, Any], now: Mapping[str, Any], parts: Sequenc
         parts: what is compared, of PARTS.
     """
     for part in parts:
-        mine, other = result.get(part), now.get(part)
-        if mine is None or other is None:
+        own, other = result.get(part), now.get(part)
+        if own is None or other is None:
             continue
-        if line := _DIFFERENCES[part](mine, other):
+        if line := _DIFFERENCES[part](own, other):
             return line
     return ""
 
 
-def _run(mine: Any, other: Any) -> str:
-    return "" if mine == other else f"is of another config (run {str(mine)[:8]}, the run here is {str(other)[:8]})"
+def _run(own: Any, other: Any) -> str:
+    return "" if own == other else f"is of another config (run {str(own)[:8]}, the run here is {str(other)[:8]})"
 
 
-def _other_step(mine: Any, other: Any) -> str:
-    return "" if mine == other else f"is of step {mine}, the run stands at step {other}"
+def _other_step(own: Any, other: Any) -> str:
+    return "" if own == other else f"is of step {own}, the run stands at step {other}"
 
 
-def _other_checkpoint(mine: Any, other: Any) -> str:
-    return "" if mine == other else "is of another checkpoint of this step, which was written anew since"
+def _other_checkpoint(own: Any, other: Any) -> str:
+    return "" if own == other else "is of another checkpoint of this step, which was written anew since"
 
 
-def _parents(mine: Any, other: Any) -> str:
-    pairs = [[(_part(one, "run"), _part(one, "step")) for one in chain or []] for chain in (mine, other)]
+def _parents(own: Any, other: Any) -> str:
+    pairs = [[(_part(one, "run"), _part(one, "step")) for one in chain or []] for chain in (own, other)]
     return "" if pairs[0] == pairs[1] else "is of a run that started from another parent"
 
 
-def _data(mine: Any, other: Any) -> str:
+def _data(own: Any, other: Any) -> str:
     for name in ("documents", "split", "fingerprint"):
-        one, two = _part(mine, name), _part(other, name)
+        one, two = _part(own, name), _part(other, name)
         if None not in (one, two) and one != two:
             shown = one if name == "split" else str(one)[:12]
             return f"is of other data ({name} {shown}, the run's are {two if name == 'split' else str(two)[:12]})"
     return ""
 
 
-def _question(mine: Any, other: Any) -> str:
-    differing = list(_settings_that_differ(mine, other))
-    told = ", ".join(f"{name} = {one} there, {two} here" for name, one, two in differing[:3])
-    return f"asks another question: {told}" if differing else ""
+def _question(own: Any, other: Any) -> str:
+    differing = list(_settings_that_differ(own, other))
+    message = ", ".join(f"{name} = {one} there, {two} here" for name, one, two in differing[:3])
+    return f"asks another question: {message}" if differing else ""
 
 
 _DIFFERENCES = {
@@ -278,13 +278,13 @@ _DIFFERENCES = {
 }
 
 
-def _settings_that_differ(mine: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
+def _settings_that_differ(own: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yields (setting, one's, the other's); a field that an older file lacks has its default."""
-    if not (isinstance(mine, Mapping) and isinstance(other, Mapping)):
+    if not (isinstance(own, Mapping) and isinstance(other, Mapping)):
         return
     defaults = _defaults()
-    for name in sorted({*mine, *other}):
-        one, two = (side.get(name, defaults.get(name)) for side in (mine, other))
+    for name in sorted({*own, *other}):
+        one, two = (side.get(name, defaults.get(name)) for side in (own, other))
         if one != two and (name in defaults or None not in (one, two)):
             yield name, one, two
 
@@ -308,25 +308,25 @@ def problem(workdir: Path, evaluation: str, now: Mapping[str, Any] | None = None
         return f"{path.name} cannot be read"
     config = read(workdir / "config.json")
     now = directory(workdir) if now is None else now
-    asked = {name: value for name, value in question(evaluation, config, {}).items()} if config else None
-    line = difference(of(result, evaluation, config), {**now, "question": asked})
+    requested = {name: value for name, value in question(evaluation, config, {}).items()} if config else None
+    line = difference(of(result, evaluation, config), {**now, "question": requested})
     return f"{path.name} {line}" if line else ""
 
 
 def other_questions(
-    evaluation: str, mine: Mapping[str, Any], other: Mapping[str, Any], as_configured: bool
+    evaluation: str, own: Mapping[str, Any], other: Mapping[str, Any], as_configured: bool
 ) -> tuple[list[str], list[str]]:
     """Returns the settings in which two results of different runs were asked otherwise, a phrase each.
 
     Args:
         evaluation: its name.
-        mine, other: the `of` of both.
+        own, other: the `of` of both.
         as_configured: whether each run was asked what its own config says.
 
     Returns:
         (those that make the numbers incomparable, those of LISTS: only what both were asked is compared).
     """
-    one, two = (_canonical(found.get("question")) for found in (mine, other))
+    one, two = (_canonical(result.get("question")) for result in (own, other))
     strict: list[str] = []
     lists: list[str] = []
     for name, left, right in _settings_that_differ(one, two):
@@ -335,24 +335,26 @@ def other_questions(
     return strict, lists
 
 
-def as_configured(found: Mapping[str, Any], evaluation: str, config: Any) -> bool:
+def as_configured(results: Mapping[str, Any], evaluation: str, config: Any) -> bool:
     """Tells whether a result's lists of conditions are those that its run's config.json asks for."""
-    asked, wanted = found.get("question"), question(evaluation, config, {})
-    return isinstance(asked, Mapping) and all(asked.get(n) == wanted.get(n) for n in LISTS.get(evaluation, ()))
+    requested, expected = results.get("question"), question(evaluation, config, {})
+    return isinstance(requested, Mapping) and all(
+        requested.get(n) == expected.get(n) for n in LISTS.get(evaluation, ())
+    )
 
 
-def _canonical(asked: Any) -> Any:
+def _canonical(requested: Any) -> Any:
     """Returns a question with what it resolved to in the place of what was unset."""
-    if not isinstance(asked, Mapping):
-        return asked
-    found = dict(asked)
-    if "eval.retrieval.needles" in found and not found["eval.retrieval.needles"] and found.get("pairs") is not None:
-        found["eval.retrieval.needles"] = [found["pairs"]]
-    if found.get("eval.retrieval.haystack") == "auto":
-        found["eval.retrieval.haystack"] = found.get("data.retrieval.haystack")
-    if found.get("task") is not None:
-        found["eval.retrieval.task"] = found["task"]
-    return found
+    if not isinstance(requested, Mapping):
+        return requested
+    result = dict(requested)
+    if "eval.retrieval.needles" in result and not result["eval.retrieval.needles"] and result.get("pairs") is not None:
+        result["eval.retrieval.needles"] = [result["pairs"]]
+    if result.get("eval.retrieval.haystack") == "auto":
+        result["eval.retrieval.haystack"] = result.get("data.retrieval.haystack")
+    if result.get("task") is not None:
+        result["eval.retrieval.task"] = result["task"]
+    return result
 
 
 def changed(workdir: str | Path) -> str:
@@ -404,8 +406,8 @@ def parent_problem(
         if not isinstance(parent, Mapping):
             continue
         name = "/".join(Path(str(parent.get("from") or "")).parts[-2:])
-        asked = (wanted or {}).get(name)
-        if asked is not None and (line := _other_settings(parent, settings(asked))):
+        requested = (wanted or {}).get(name)
+        if requested is not None and (line := _other_settings(parent, settings(requested))):
             return _told(name, line)
         where = parent_directory(workdir, parent, siblings_only=siblings_only)
         if where is not None and (where / "config.json").is_file() and (line := _parent_changed(parent, where)):

@@ -17,19 +17,19 @@ __all__ = ["ConfigError", "UserError", "check", "from_dict", "problems", "resolv
 
 def problems(config: ConfigDict) -> list[str]:
     """Returns every problem of a config (resolved or not), a line each; empty when it is sound."""
-    found = by_field(config)
+    result = by_field(config)
     # Rules over several fields read values that must be sound first.
-    found = found or [*model.problems(config), *data.problems(config), *data.curriculum_problems(config)]
-    found = found or [*mesh.problems(config), *evaluation.watch_problems(config), *branches.problems(config)]
-    found = found or optimizer.problems(config, base.SCHEMA)
-    return found or tasks.asking_problems(config)
+    result = result or [*model.problems(config), *data.problems(config), *data.curriculum_problems(config)]
+    result = result or [*mesh.problems(config), *evaluation.watch_problems(config), *branches.problems(config)]
+    result = result or optimizer.problems(config, base.SCHEMA)
+    return result or tasks.asking_problems(config)
 
 
 def by_field(config: ConfigDict) -> list[str]:
     """Returns the problems of each field by itself."""
     values = flatten(config)
-    found = (field.problem(name, values[name]) for name, field in base.SCHEMA.items())
-    return [*filter(None, found), *evaluation.lengths(config)]
+    result = (field.problem(name, values[name]) for name, field in base.SCHEMA.items())
+    return [*filter(None, result), *evaluation.lengths(config)]
 
 
 def check(config: ConfigDict) -> None:
@@ -38,8 +38,8 @@ def check(config: ConfigDict) -> None:
     Raises:
         ConfigError: with one line for each problem.
     """
-    if found := problems(config):
-        raise ConfigError(found)
+    if result := problems(config):
+        raise ConfigError(result)
 
 
 def resolve(config: ConfigDict) -> ConfigDict:

@@ -108,8 +108,10 @@ def _tokenizer(source: Path, values: Mapping[str, Any], ours: Ours, folder: Path
     if ours["model.vocab_size"] < tokenizers.Bytes.vocab_size:
         return None
     tokenizers.Bytes().save(folder)
-    told = f"{source}: has no {tokenizers.HUGGING_FACE}; the run reads text as bytes, which mean nothing to the model"
-    print(f"warning: {told}", file=sys.stderr)
+    message = (
+        f"{source}: has no {tokenizers.HUGGING_FACE}; the run reads text as bytes, which mean nothing to the model"
+    )
+    print(f"warning: {message}", file=sys.stderr)
     return folder
 
 
@@ -126,8 +128,8 @@ def _separated(
         ids = _eos_ids(values if name == files.CONFIG else files.read_optional(source / name), source / name)
         outside = [number for number in ids if not 0 <= number < vocabulary]
         if outside:
-            told = f"{source / name}: eos_token_id = {outside[0]}: is not among the model's {vocabulary:,} tokens"
-            print(f"warning: {told}, and is passed over", file=sys.stderr)
+            message = f"{source / name}: eos_token_id = {outside[0]}: is not among the model's {vocabulary:,} tokens"
+            print(f"warning: {message}, and is passed over", file=sys.stderr)
         ids = [number for number in ids if number not in outside]
         if ids:
             chosen = usual if usual in ids else ids[0]
@@ -169,16 +171,16 @@ def _run_fields(ours: Ours, source: Path, tokenizer: Path | None) -> dict[str, A
     """Returns fields beside the model: a name, a batch that fits the length, and data the vocabulary can hold."""
     vocabulary, length = ours["model.vocab_size"], ours["data.length"]
     rows = min(max(TOKENS_A_BATCH // length, 1), 16)
-    found: dict[str, Any] = {"name": source.absolute().name, "data.batch_size": rows, "eval.batch_size": rows}
+    results: dict[str, Any] = {"name": source.absolute().name, "data.batch_size": rows, "eval.batch_size": rows}
     if tokenizer is None:
         # Too few tokens for bytes: such a model can read key-value recall alone.
         words = min(vocabulary - vocabulary % 2, 64)
         pairs = max(min(4, (length + 1) // 4, words // 2), 1)
-        found |= {"data.weights.text": 0.0, "data.weights.mqar": 1.0}
-        found |= {"data.mqar.vocab_size": words, "data.mqar.pairs": pairs}
+        results |= {"data.weights.text": 0.0, "data.weights.mqar": 1.0}
+        results |= {"data.mqar.vocab_size": words, "data.mqar.pairs": pairs}
     elif (tokenizer / tokenizers.HUGGING_FACE).is_file():
-        found["data.tokenizer"] = str(tokenizer.absolute())
-    return found
+        results["data.tokenizer"] = str(tokenizer.absolute())
+    return results
 
 
 def _parameters(family: Family, config: ConfigDict, weights: files.Weights, source: str) -> tensors.Params:
@@ -205,13 +207,13 @@ def main(argv: Sequence[str]) -> None:
         "--config.FIELD=VALUE sets a field of the run: --config.data.length=2048, say, for rows shorter than the model "
         f"serves. Of the model's fields only {', '.join(FREE)}."
     )
-    given = parser.parse_args(rest)
+    args = parser.parse_args(rest)
     for name in overrides:
         if name.startswith("model.") and name.removeprefix("model.") not in FREE:
             raise UserError(f"--config.{name}: is the checkpoint's; only {', '.join(FREE)} can be set")
-    ignore = [key.strip() for key in given.ignore.split(",") if key.strip()]
-    workdir = convert(given.source, given.workdir, overrides, ignore)
-    print(f"{given.source} -> {workdir}")
+    ignore = [key.strip() for key in args.ignore.split(",") if key.strip()]
+    workdir = convert(args.source, args.workdir, overrides, ignore)
+    print(f"{args.source} -> {workdir}")
 
 
 if __name__ == "__main__":

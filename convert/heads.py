@@ -61,18 +61,18 @@ def grouped(
     chosen = np.zeros((layers, num_kv_heads), int)
     if pool == "random":
         chosen = np.random.default_rng(seed).integers(0, ratio, chosen.shape)
-    found = _split(model, params)
-    for name in _names(found, PARTS[1:]):
+    result = _split(model, params)
+    for name in _names(result, PARTS[1:]):
         if pool == "fresh":
-            found[name] = fresh[name]
+            result[name] = fresh[name]
             continue
-        old_heads = found[name].reshape(layers, -1, num_kv_heads, ratio, model.head_dim)  # a bias is [L, 1, ...]
+        old_heads = result[name].reshape(layers, -1, num_kv_heads, ratio, model.head_dim)  # a bias is [L, 1, ...]
         if pool == "mean":
             pooled = old_heads.mean(axis=3, dtype=np.float64).astype(np.float32)
         else:
             pooled = np.take_along_axis(old_heads, chosen[:, None, :, None, None], axis=3)[:, :, :, 0]
-        found[name] = pooled.reshape(*found[name].shape[:-1], num_kv_heads * model.head_dim)
-    return config, _joined(config, found)
+        result[name] = pooled.reshape(*result[name].shape[:-1], num_kv_heads * model.head_dim)
+    return config, _joined(config, result)
 
 
 def masked(model: ConfigDict, params: Params, heads: Iterable[tuple[int, int]]) -> Params:
@@ -122,14 +122,14 @@ def checked(model: ConfigDict, heads: Iterable[tuple[int, int]]) -> Heads:
     Raises:
         UserError: there is no such layer or head.
     """
-    found = frozenset(heads)
-    for layer, head in sorted(found):
+    result = frozenset(heads)
+    for layer, head in sorted(result):
         if not (0 <= layer < model.num_layers and 0 <= head < model.num_heads):
             raise UserError(
                 f"head {layer}:{head}: the run has layers 0 .. {model.num_layers - 1} with heads 0 .. "
                 f"{model.num_heads - 1}"
             )
-    return found
+    return result
 
 
 def refuse_latent(model: ConfigDict, what: str) -> None:

@@ -96,8 +96,8 @@ class Keys:
         left = {key: value for key, value in self.values.items() if key not in known and value is not None}
         bad = [key for key, value in left.items() if value not in SWITCHED_OFF.get(key, ())]
         if bad:
-            told = ", ".join(f"{key} = {_short(self.values[key])}" for key in bad)
-            raise UserError(f"{self.source}: {told}: not supported, and the result might depend on it")
+            message = ", ".join(f"{key} = {_short(self.values[key])}" for key in bad)
+            raise UserError(f"{self.source}: {message}: not supported, and the result might depend on it")
 
 
 def _short(value: Any) -> str:

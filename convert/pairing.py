@@ -18,16 +18,16 @@ def to_half(params: Params, config: ConfigDict) -> tuple[Params, ConfigDict]:
     kinds = {model.position.kind, *model.position.pattern}
     if model.position.rope.pairing == "half" or not kinds & {"rope", "p_rope"}:
         return params, config
-    turning = model.head_dim if "p_rope" in kinds else int(model.head_dim * model.position.rope.fraction)
-    order = np.concatenate([np.arange(0, turning, 2), np.arange(1, turning, 2), np.arange(turning, model.head_dim)])
-    found = dict(params)
+    rotation = model.head_dim if "p_rope" in kinds else int(model.head_dim * model.position.rope.fraction)
+    order = np.concatenate([np.arange(0, rotation, 2), np.arange(1, rotation, 2), np.arange(rotation, model.head_dim)])
+    result = dict(params)
     for part, heads in ((PARTS[0], model.num_heads), (PARTS[1], model.num_kv_heads)):
         for name in (f"{part}.kernel", f"{part}.bias"):
-            if name in found:
-                by_head = found[name].reshape(*found[name].shape[:-1], heads, model.head_dim)
-                found[name] = by_head[..., order].reshape(found[name].shape)
-        if f"{part}_norm.scale" in found:
-            found[f"{part}_norm.scale"] = found[f"{part}_norm.scale"][..., order]
+            if name in result:
+                by_head = result[name].reshape(*result[name].shape[:-1], heads, model.head_dim)
+                result[name] = by_head[..., order].reshape(result[name].shape)
+        if f"{part}_norm.scale" in result:
+            result[f"{part}_norm.scale"] = result[f"{part}_norm.scale"][..., order]
     config = fields.from_dict(fields.to_dict(config))
     config.model.position.rope.pairing = "half"
-    return found, config
+    return result, config

@@ -159,7 +159,7 @@ class Rope:
 
     def _outside(self, keys: Keys, table: dict[str, Any]) -> tuple[Any, Any]:
         """Returns theta and the rotary share, which may stand in the table or on top."""
-        found = []
+        results = []
         for inside, outside, default in (
             ("rope_theta", self.theta_key, self.theta),
             ("partial_rotary_factor", self.fraction_key, self.fraction),
@@ -167,12 +167,12 @@ class Rope:
             on_top, value = keys.get(outside, None), table.get(inside)
             if value is not None and on_top is not None and value != on_top:
                 raise keys.error(outside, f"differs from {inside} = {value!r}")
-            found.append(next((v for v in (value, on_top) if v is not None), default))
+            results.append(next((v for v in (value, on_top) if v is not None), default))
             # A family with a name of its own passes the usual one over on top, as transformers does.
-            if outside != inside and keys.get(inside, None) not in (None, found[-1]):
+            if outside != inside and keys.get(inside, None) not in (None, results[-1]):
                 keys.warn(f"{inside} = {keys.values[inside]!r} has no effect on top in this family, which reads "
-                          f"{outside}; {found[-1]!r} counts")  # fmt: skip
-        return found[0], found[1]
+                          f"{outside}; {results[-1]!r} counts")  # fmt: skip
+        return results[0], results[1]
 
     def _kind(self, keys: Keys, table: dict[str, Any]) -> str:
         name, types = self._type(table), self.types or TYPES

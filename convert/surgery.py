@@ -125,10 +125,10 @@ def _scaling(config: ConfigDict, kind: str | None, factor: float | None, length:
         raise UserError(f"--scaling={kind}: needs --factor, or --length to take it from")
     elif factor is None:
         factor = max(1.0, (length or 0) / own.original_length)
-    found: dict[str, Any] = {f"{SCALING}.kind": kind, f"{SCALING}.factor": factor}
+    results: dict[str, Any] = {f"{SCALING}.kind": kind, f"{SCALING}.factor": factor}
     if own.kind != "none":
-        found |= dict.fromkeys(f"{SCALING}.{name}" for name in ("attention_factor", "mscale", "mscale_all_dim"))
-    return found
+        results |= dict.fromkeys(f"{SCALING}.{name}" for name in ("attention_factor", "mscale", "mscale_all_dim"))
+    return results
 
 
 def drop_heads(
@@ -223,13 +223,13 @@ def parse_heads(text: str) -> list[tuple[int, int]]:
     Raises:
         UserError: a part is no layer:head.
     """
-    found = []
+    results = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         layer, _, head = part.partition(":")
         if not (layer.isdecimal() and head.isdecimal()):
             raise UserError(f"--heads: {part!r} is not layer:head, two whole numbers")
-        found.append((int(layer), int(head)))
-    return found
+        results.append((int(layer), int(head)))
+    return results
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -237,11 +237,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="kv_heads | rope | drop_heads")
 
     def command(name: str, description: str) -> argparse.ArgumentParser:
-        found = commands.add_parser(name, description=description, help=description, allow_abbrev=False)
-        found.add_argument("--from", dest="source", required=True, metavar="RUN", help="the run directory to read")
-        found.add_argument("--workdir", required=True, metavar="NEW", help="the run directory to write")
-        found.epilog = "--config.FIELD=VALUE sets a further field of the new run: its data, budget or optimizer."
-        return found
+        result = commands.add_parser(name, description=description, help=description, allow_abbrev=False)
+        result.add_argument("--from", dest="source", required=True, metavar="RUN", help="the run directory to read")
+        result.add_argument("--workdir", required=True, metavar="NEW", help="the run directory to write")
+        result.epilog = "--config.FIELD=VALUE sets a further field of the new run: its data, budget or optimizer."
+        return result
 
     group = command("kv_heads", "join key/value heads: MHA to GQA or MQA")
     group.add_argument("--num_kv_heads", type=int, required=True, help="how many remain; must divide the run's")
@@ -261,21 +261,21 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> None:
     """The command."""
     overrides, rest = cli.split_overrides(argv)
-    given = _parser().parse_args(rest)
-    paths = (given.source, given.workdir)
+    args = _parser().parse_args(rest)
+    paths = (args.source, args.workdir)
     try:
-        if given.command == "kv_heads":
-            workdir = kv_heads(*paths, given.num_kv_heads, given.pool, given.seed, overrides)
-        elif given.command == "rope":
-            workdir = rope(*paths, given.scaling, given.factor, given.length, overrides)
+        if args.command == "kv_heads":
+            workdir = kv_heads(*paths, args.num_kv_heads, args.pool, args.seed, overrides)
+        elif args.command == "rope":
+            workdir = rope(*paths, args.scaling, args.factor, args.length, overrides)
         else:
-            workdir = drop_heads(*paths, parse_heads(given.heads), given.remove, overrides)
+            workdir = drop_heads(*paths, parse_heads(args.heads), args.remove, overrides)
     except ConfigError as error:
-        raise ConfigError([f"{given.source}: {problem}" for problem in error.problems]) from None
+        raise ConfigError([f"{args.source}: {problem}" for problem in error.problems]) from None
     config = fields.flatten(runs.load_config(workdir))
-    told = {name: config[f"model.{name}"] for name in ("num_heads", "num_kv_heads")}
-    told |= {"scaling": config[f"{SCALING}.kind"], "length": config["data.length"]}
-    print(f"{workdir}: " + ", ".join(f"{name} {value}" for name, value in told.items()))
+    messages = {name: config[f"model.{name}"] for name in ("num_heads", "num_kv_heads")}
+    messages |= {"scaling": config[f"{SCALING}.kind"], "length": config["data.length"]}
+    print(f"{workdir}: " + ", ".join(f"{name} {value}" for name, value in messages.items()))
 
 
 if __name__ == "__main__":

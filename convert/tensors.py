@@ -100,10 +100,10 @@ class Tensor:
         Raises:
             ValueError: it has some of them only.
         """
-        found = [name in shapes for name in self.ours]
-        if any(found) and not all(found):
-            raise ValueError(f"{self.name}: the model has {found} of {self.ours}")
-        return all(found)
+        results = [name in shapes for name in self.ours]
+        if any(results) and not all(results):
+            raise ValueError(f"{self.name}: the model has {results} of {self.ours}")
+        return all(results)
 
     def names(self, layers: int) -> list[str]:
         """Returns the names, by layer."""
@@ -130,21 +130,21 @@ def norm(name: str, ours: str) -> tuple[Tensor, Tensor]:
 def split(params: Params, heads: int, groups: int, head_dim: int) -> Params:
     """Returns parameters with a fused [.., (H + 2 G) K] cut into query, key and value."""
     ends = (heads * head_dim, (heads + groups) * head_dim)
-    found: Params = {}
+    result: Params = {}
     for name, value in params.items():
         if name.startswith(f"{QKV}."):
             pieces = np.split(value, ends, axis=-1)
-            found |= {f"{part}.{name.removeprefix(f'{QKV}.')}": p for part, p in zip(PARTS, pieces, strict=True)}
+            result |= {f"{part}.{name.removeprefix(f'{QKV}.')}": p for part, p in zip(PARTS, pieces, strict=True)}
         else:
-            found[name] = value
-    return found
+            result[name] = value
+    return result
 
 
 def fuse(params: Params) -> Params:
     """Returns parameters with query, key and value side by side in one."""
-    found = dict(params)
+    result = dict(params)
     for kind in ("kernel", "bias"):
-        if f"{PARTS[0]}.{kind}" in found:
-            pieces = [found.pop(f"{part}.{kind}") for part in PARTS]
-            found[f"{QKV}.{kind}"] = np.concatenate(pieces, axis=-1)
-    return found
+        if f"{PARTS[0]}.{kind}" in result:
+            pieces = [result.pop(f"{part}.{kind}") for part in PARTS]
+            result[f"{QKV}.{kind}"] = np.concatenate(pieces, axis=-1)
+    return result

@@ -148,7 +148,7 @@ def significant(model: ConfigDict) -> dict[str, Any]:
     plans = pattern.plans(model)
     kinds = {plan.position for plan in plans}
     scaling = model.position.rope.scaling.kind
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     own = attention.kind_of(model)
     others = tuple(
         f"attention.{field}" for kind in attention.KINDS.values() if kind is not own for field in kind.fields
@@ -165,11 +165,11 @@ def significant(model: ConfigDict) -> dict[str, Any]:
             continue
         if name.startswith("position.temperature.") and model.position.temperature.kind == "none":
             continue
-        found[name] = value
-    found["position.kind by layer"] = [plan.position for plan in plans]
-    found["attention.window by layer"] = [plan.window for plan in plans]
-    found["attention.scale"] = scale_of(model, model.head_dim)
-    return found
+        results[name] = value
+    results["position.kind by layer"] = [plan.position for plan in plans]
+    results["attention.window by layer"] = [plan.window for plan in plans]
+    results["attention.scale"] = scale_of(model, model.head_dim)
+    return results
 
 
 def main(argv: Sequence[str]) -> None:
@@ -178,9 +178,9 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--workdir", required=True, metavar="RUN", help="the run directory")
     parser.add_argument("--to", required=True, metavar="DIR", help="the folder to write, which must not exist")
     parser.add_argument("--family", choices=tuple(FAMILIES), help="model_type; by default the first that fits")
-    given = parser.parse_args(argv)
-    to = export(given.workdir, given.to, given.family)
-    print(f"{given.workdir} -> {to} ({read_json(to / files.CONFIG)['model_type']})")
+    args = parser.parse_args(argv)
+    to = export(args.workdir, args.to, args.family)
+    print(f"{args.workdir} -> {to} ({read_json(to / files.CONFIG)['model_type']})")
 
 
 if __name__ == "__main__":

@@ -100,14 +100,14 @@ def _fit(config: ConfigDict, tokenizer: Any, workdir: Path) -> None:
     config.data.tokenizer = str(workdir / "tokenizer") if kind == "file" else kind
 
 
-def _checked(params: Any, wanted: Any) -> Any:
-    """Returns the parameters as float32 in the tree `wanted`."""
-    given, shapes = flat(params), {name: tuple(x.shape) for name, x in flat(wanted).items()}
+def _checked(params: Any, expected: Any) -> Any:
+    """Returns the parameters as float32 in the tree `expected`."""
+    given, shapes = flat(params), {name: tuple(x.shape) for name, x in flat(expected).items()}
     for name in sorted(given.keys() | shapes.keys()):
         shape = tuple(np.shape(given[name])) if name in given else "nothing"
         if shape != shapes.get(name, "nothing"):
             raise UserError(f"parameter {name}: is {shape}, the config's model has {shapes.get(name, 'nothing')}")
-    return unflat({name: np.asarray(x, np.float32) for name, x in given.items()}, wanted)
+    return unflat({name: np.asarray(x, np.float32) for name, x in given.items()}, expected)
 
 
 @contextmanager

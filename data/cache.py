@@ -43,14 +43,14 @@ def private_folder(cache_dir: str, name: str) -> Path:
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.stat()
+        result = folder.stat()
     except OSError as error:
         raise UserError(f"the cache folder {folder} cannot be made ({error.strerror}); {advice}") from error
     if sys.platform != "win32":
         user = os.geteuid()
-        if found.st_uid != user and user != 0:
+        if result.st_uid != user and user != 0:
             raise UserError(f"the cache folder {folder} belongs to another user; {advice}")
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if result.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise UserError(f"the cache folder {folder} is open to others' writing; {advice}, or run chmod go-w on it")
     return folder
 

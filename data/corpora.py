@@ -71,8 +71,8 @@ def open_corpus(data: ConfigDict, vocab_size: int | None = None) -> Corpus | Tok
     Raises:
         UserError: no such files or data set, unreadable text or tokens, or a split that would be empty.
     """
-    if data.path and (found := _open_tokens(data, vocab_size)) is not None:
-        return found
+    if data.path and (result := _open_tokens(data, vocab_size)) is not None:
+        return result
     for name in ("vocab_size", "separator"):
         if data[name] is not None:
             raise UserError(f"data.{name} = {data[name]}: is of token files, and what this run reads is text")
@@ -106,18 +106,18 @@ def _open_tokens(data: ConfigDict, vocab_size: int | None) -> TokenCorpus | None
 
 def _stored_tokens(files: list[tuple[str, Path]], data: ConfigDict) -> list[tuple[str, Path]]:
     """Returns files with those whose column holds token ids replaced by token files in the cache."""
-    found = []
+    results = []
     for name, path in files:
         of_columns = formats.of_columns(formats.head(path))
         if of_columns is None or not columns.holds_tokens(of_columns, path, data.field):
-            found.append((name, path))
+            results.append((name, path))
             continue
         with path.open("rb") as file:
             key = digest([FORMAT, "column", data.field, hashlib.file_digest(file, "sha256").hexdigest()])
         folder = cache.private_folder(data.cache_dir, "tokens") / f"column-{key[:20]}"
         cache.entry(folder, partial(_store_tokens, source=path, of_columns=of_columns, field=data.field))
-        found.append((name, folder / "tokens.bin"))
-    return found
+        results.append((name, folder / "tokens.bin"))
+    return results
 
 
 def _store_tokens(folder: Path, source: Path, of_columns: formats.Columns, field: str) -> None:
@@ -286,15 +286,15 @@ def _sha256_of_all(files: Sequence[SourceFile]) -> str:
 def _open_tfds(data: ConfigDict) -> Corpus:
     from data import tfds_sets
 
-    found = tfds_sets.find(data.tfds.name, data.tfds.data_dir, data.field)
+    result = tfds_sets.find(data.tfds.name, data.tfds.data_dir, data.field)
     splits = {"train": data.tfds.train_split, "validation": data.tfds.validation_split}
-    texts = {name: found.texts(split) for name, split in splits.items()}
-    _refuse_overlap(found, splits)
-    hashes = found.file_hashes(splits.values())
-    key = digest([FORMAT, "tfds", found.label, splits, data.field, hashes])
+    texts = {name: result.texts(split) for name, split in splits.items()}
+    _refuse_overlap(result, splits)
+    hashes = result.file_hashes(splits.values())
+    key = digest([FORMAT, "tfds", result.label, splits, data.field, hashes])
     folder = cache.private_folder(data.cache_dir, "corpora") / f"tfds-{key[:20]}"
     fields = {name: f"data.tfds.{name}_split = {split!r}" for name, split in splits.items()}
-    about = {"source": f"tfds:{found.label}", "files": len(hashes)}
+    about = {"source": f"tfds:{result.label}", "files": len(hashes)}
     cache.entry(folder, lambda work: _describe(work, about, splits, texts, fields))
     return _described(key, folder, texts, data, fields)
 
@@ -328,12 +328,12 @@ def _open_apart(data: ConfigDict) -> Corpus:
     texts["validation"], manifests["validation"], keys["validation"] = _whole("files", held, read, data)
     fields = {"validation": f"data.validation_path = {where!r}"}
     if data.tfds.name:
-        found = tfds_sets.find(data.tfds.name, data.tfds.data_dir, data.field)
-        texts["train"] = found.texts(data.tfds.train_split)
-        hashes = found.file_hashes([data.tfds.train_split])
-        keys["train"] = digest([FORMAT, "tfds", found.label, data.tfds.train_split, data.field, hashes])
+        result = tfds_sets.find(data.tfds.name, data.tfds.data_dir, data.field)
+        texts["train"] = result.texts(data.tfds.train_split)
+        hashes = result.file_hashes([data.tfds.train_split])
+        keys["train"] = digest([FORMAT, "tfds", result.label, data.tfds.train_split, data.field, hashes])
         fields["train"] = f"data.tfds.train_split = {data.tfds.train_split!r}"
-        about = {"source": f"tfds:{found.label}", "files": len(hashes)}
+        about = {"source": f"tfds:{result.label}", "files": len(hashes)}
     else:
         if data.path:
             whole = _whole("files", documents.matching_files(data.path), read, data)
@@ -369,13 +369,13 @@ def _whole(
     return tfds_sets.read_prepared(folder, ("train",))[0], manifest, key
 
 
-def _refuse_overlap(found: tfds_sets.Found, splits: dict[str, str]) -> None:
+def _refuse_overlap(result: tfds_sets.Found, splits: dict[str, str]) -> None:
     """Refuses splits that have records in common: a loss on them would be one on trained text.
 
     Raises:
         UserError: naming both splits and the number of records.
     """
-    shared = found.shared_records(splits["train"], splits["validation"])
+    shared = result.shared_records(splits["train"], splits["validation"])
     if shared:
         raise UserError(
             f"data.tfds.validation_split = {splits['validation']!r}: {shared:,} of its records are in train_split = "
@@ -387,8 +387,8 @@ def _tell_leak(manifest: dict[str, Any]) -> None:
     """Warns of validation documents that are trained on, which TFDS data sets are read with as they are."""
     leaked, of = manifest.get("validation_in_train", 0), manifest["documents"]["validation"]
     if leaked:
-        told = f"{leaked:,} of the {of:,} validation documents are in the train split too, word for word"
-        print(f"warning: {manifest['source']}: {told}", file=sys.stderr)
+        message = f"{leaked:,} of the {of:,} validation documents are in the train split too, word for word"
+        print(f"warning: {manifest['source']}: {message}", file=sys.stderr)
 
 
 def _describe(

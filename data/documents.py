@@ -50,19 +50,19 @@ def stdlib_files() -> list[SourceFile]:
         UserError: this Python comes without them.
     """
     base = Path(sysconfig.get_paths()["stdlib"])
-    found = []
+    results = []
     for folder, folders, names in os.walk(base):
         # Not gone into, since installed packages can be ten times the library.
         folders[:] = [name for name in folders if name not in LEFT_OUT_FOLDERS and not name.startswith("config-")]
         for name in fnmatch.filter(names, "*.py"):
             path = Path(folder, name)
             if not name.startswith(LEFT_OUT_FILES) and path.is_file():
-                found.append(_source_file(path, path.relative_to(base).as_posix()))
-    if len(found) < 100:
+                results.append(_source_file(path, path.relative_to(base).as_posix()))
+    if len(results) < 100:
         raise UserError(
-            f"this Python has no standard library sources in {base} ({len(found)} files); set data.path to a text"
+            f"this Python has no standard library sources in {base} ({len(results)} files); set data.path to a text"
         )
-    return sorted(found, key=lambda file: file.name)
+    return sorted(results, key=lambda file: file.name)
 
 
 def matching_files(pattern: str, field: str = "data.path") -> list[SourceFile]:
@@ -104,8 +104,8 @@ def matching_paths(pattern: str, field: str = "data.path") -> list[tuple[str, Pa
 def _of_columns(folder: Path) -> list[tuple[str, Path]]:
     """Returns (name, path) of the Parquet files of a folder, or else its Arrow files, sorted by name."""
     for suffix in ("*.parquet", "*.arrow"):
-        if found := [path for path in folder.rglob(suffix) if path.is_file()]:
-            return sorted((path.relative_to(folder).as_posix(), path) for path in found)
+        if result := [path for path in folder.rglob(suffix) if path.is_file()]:
+            return sorted((path.relative_to(folder).as_posix(), path) for path in result)
     return []
 
 

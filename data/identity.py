@@ -20,13 +20,13 @@ def fingerprint(config: ConfigDict, corpus: Corpus | TokenCorpus | None, tokeniz
     """
     nothing = {"source": "synthetic", "files": 0, "bytes": 0, "sha256": ""}
     text = nothing if corpus is None else corpus.fingerprint
-    found = {
+    results = {
         **text,
         "tokenizer": None if tokenizer is None else tokenizer.describe(),
         "packing": None if corpus is None else config.data.packing,
         "mixture": [dict(mix) for mix in dict.fromkeys(_mixtures(config))],
     }
-    return {"fingerprint": digest(found)[:32], **found}
+    return {"fingerprint": digest(results)[:32], **results}
 
 
 def _mixtures(config: ConfigDict) -> Iterator[tuple[tuple[str, Any], ...]]:

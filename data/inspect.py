@@ -28,8 +28,8 @@ def main(argv: list[str]) -> None:
     config = validate.resolve(cli.load(arguments.config, overrides))
     corpus = corpora.open_corpus(config.data, config.model.vocab_size) if tasks.reads_text(config) else None
     tokenizer = tokenizers.load(config.data, corpus, config.model.vocab_size) if tasks.has_tokenizer(config) else None
-    found = identity.fingerprint(config, corpus, tokenizer)
-    for name, value in found.items():
+    result = identity.fingerprint(config, corpus, tokenizer)
+    for name, value in result.items():
         print(f"{name:18} {value if isinstance(value, str) else json.dumps(value)}")
     text = None
     if corpus is not None:

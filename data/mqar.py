@@ -149,20 +149,20 @@ def _held_out(m: np.ndarray, keys: np.ndarray, values: np.ndarray, vocab_size: i
 
 
 def _lay_out(
-    m: np.ndarray, keys: np.ndarray, values: np.ndarray, asked: np.ndarray, length: int, vocab_size: int
+    m: np.ndarray, keys: np.ndarray, values: np.ndarray, requested: np.ndarray, length: int, vocab_size: int
 ) -> tuple[Batch, np.ndarray]:
     count, pairs = keys.shape
-    told = np.stack([keys, values], 2).reshape(count, 2 * pairs)
-    answered = np.stack([np.take_along_axis(a, asked, 1) for a in (keys, values)], 2).reshape(count, 2 * pairs)
+    message = np.stack([keys, values], 2).reshape(count, 2 * pairs)
+    answered = np.stack([np.take_along_axis(a, requested, 1) for a in (keys, values)], 2).reshape(count, 2 * pairs)
     column = np.arange(4 * pairs)
     told_end = 2 * m[:, None]
     # In `both`, questions start at 2 * pairs; in the row they follow the last pair told.
     source = np.where(column < told_end, column, np.minimum(2 * pairs + column - told_end, 4 * pairs - 1))
-    both = np.concatenate([told, answered], 1)
+    both = np.concatenate([message, answered], 1)
     row = np.where(column < 2 * told_end, np.take_along_axis(both, source, 1), 0)
     is_answer = (column >= told_end) & (column < 2 * told_end) & (column % 2 == 1)
     question = np.clip((column - told_end) // 2, 0, pairs - 1)
-    depth = np.where(is_answer, np.take_along_axis(asked, question, 1) / m[:, None], np.nan)
+    depth = np.where(is_answer, np.take_along_axis(requested, question, 1) / m[:, None], np.nan)
     tail = [(0, 0), (0, length + 1 - 4 * pairs)]
     tokens = np.pad(row.astype(np.int32), tail)
     weights = np.pad(is_answer.astype(np.float32), tail)

@@ -74,8 +74,8 @@ def part(stream: Stream, texts: Sequence[str] | None, name: str) -> Part:
     sizes = np.array([_sizes(stream, a, b).sum(dtype=np.int64) for a, b in spans])
     share = sizes[selects].sum() / max(1, sizes.sum())
     if LEAST <= share <= 1 - LEAST:
-        wanted = np.flatnonzero(selects == (name == "selection"))
-        return _joined(stream, [(int(ends[index]), int(ends[index + 1]), False) for index in wanted])
+        expected = np.flatnonzero(selects == (name == "selection"))
+        return _joined(stream, [(int(ends[index]), int(ends[index + 1]), False) for index in expected])
     pieces = []
     for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         counted = np.cumsum(_sizes(stream, start, end), dtype=np.int64)
@@ -94,10 +94,10 @@ def _joined(stream: Stream, pieces: Sequence[tuple[int, int, bool]]) -> Part:
     starts = np.cumsum([0, *(end - start + ended for start, end, ended in pieces)], dtype=np.int64)
 
     def cut(values: Any) -> np.ndarray:
-        found = []
+        results = []
         for start, end, ended in pieces:
-            found += [values[start:end], values[-1:]] if ended else [values[start:end]]
-        return np.concatenate(found) if found else np.zeros(0, np.uint32)
+            results += [values[start:end], values[-1:]] if ended else [values[start:end]]
+        return np.concatenate(results) if results else np.zeros(0, np.uint32)
 
     counts = None if stream.byte_counts is None else cut(stream.byte_counts)
     return Part(cut(stream.tokens), starts, counts, stream.separated, bytes_per_token=stream.bytes_per_token)

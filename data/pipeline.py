@@ -43,9 +43,9 @@ class Stage:
 def stages(config: ConfigDict) -> list[Stage]:
     """Returns the stages of `data.curriculum`, with the main setting's values where they give none; then the main."""
     data = config.data
-    found = []
+    results = []
     for given in (*data.curriculum, {"steps": None}):
-        found.append(
+        results.append(
             Stage(
                 steps=given["steps"],
                 length=given.get("length", data.length),
@@ -55,7 +55,7 @@ def stages(config: ConfigDict) -> list[Stage]:
                 weights={**data.weights.to_dict(), **dict(given.get("weights", {}))},
             )
         )
-    return found
+    return results
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,11 @@ class Mixture:
 
     def taken(self, rows: int) -> list[int]:
         """Returns how many of the first `rows` rows come from each source."""
-        found = []
+        results = []
         for share in self._shares:
-            found.append(int(rows * share))
-            rows -= found[-1]
-        return found
+            results.append(int(rows * share))
+            rows -= results[-1]
+        return results
 
     def batch(self, number: int, share: Share = WHOLE) -> Batch:
         """Returns one batch, or what `share` says of it; only those rows are made."""

@@ -51,5 +51,5 @@ def smallest(words: np.ndarray, count: int) -> np.ndarray:
     """Returns the columns of each row's `count` smallest words in their order: distinct numbers in random order."""
     if 4 * count > words.shape[1]:
         return np.argsort(words, axis=1)[:, :count]
-    found = np.argpartition(words, count - 1, axis=1)[:, :count]
-    return np.take_along_axis(found, np.argsort(np.take_along_axis(words, found, 1), axis=1), 1)
+    result = np.argpartition(words, count - 1, axis=1)[:, :count]
+    return np.take_along_axis(result, np.argsort(np.take_along_axis(words, result, 1), axis=1), 1)

@@ -69,36 +69,36 @@ class Joined:
         return self._open[number]
 
     def _span(self, start: int, stop: int) -> np.ndarray:
-        found, at, end = [], start + self._start, stop + self._start
+        result, at, end = [], start + self._start, stop + self._start
         while at < end:
             number = int(np.searchsorted(self._ends, at, "right"))
             last = min(end, int(self._ends[number]))
             first = int(self._ends[number]) - self._shards[number].layout.count
-            found.append(self._checked(number, np.asarray(self._file(number)[at - first : last - first]), at - first))
+            result.append(self._checked(number, np.asarray(self._file(number)[at - first : last - first]), at - first))
             at = last
-        return np.concatenate(found) if len(found) != 1 else found[0]
+        return np.concatenate(result) if len(result) != 1 else result[0]
 
     def _gather(self, places: np.ndarray) -> np.ndarray:
         places = np.where(places < 0, places + len(self), places) + self._start
         numbers = np.searchsorted(self._ends, places, "right")
-        found = np.empty(places.shape, self.dtype)
+        result = np.empty(places.shape, self.dtype)
         for number in np.unique(numbers):
             here = numbers == number
             first = int(self._ends[number]) - self._shards[number].layout.count
             within = places[here] - first
-            found[here] = self._checked(int(number), np.asarray(self._file(int(number))[within]), within)
-        return found
+            result[here] = self._checked(int(number), np.asarray(self._file(int(number))[within]), within)
+        return result
 
-    def _checked(self, number: int, found: np.ndarray, within: np.ndarray | int) -> np.ndarray:
+    def _checked(self, number: int, result: np.ndarray, within: np.ndarray | int) -> np.ndarray:
         """Returns ids; `within` says where in the file they lie (the first's place, or each one's)."""
-        if found.size and (found.max() >= self._vocab_size or found.min() < 0):
-            place = int(np.flatnonzero((found >= self._vocab_size) | (found < 0))[0])
+        if result.size and (result.max() >= self._vocab_size or result.min() < 0):
+            place = int(np.flatnonzero((result >= self._vocab_size) | (result < 0))[0])
             where = within + place if isinstance(within, int) else int(within[place])
             raise UserError(
-                f"{self._shards[number].path}: token {where:,} is {int(found[place])}, and ids must be below the "
+                f"{self._shards[number].path}: token {where:,} is {int(result[place])}, and ids must be below the "
                 f"vocabulary's {self._vocab_size:,} (data.vocab_size, the tokenizer's, or model.vocab_size)"
             )
-        return found
+        return result
 
     def spread(self, pieces: int, size: int) -> list[np.ndarray]:
         """Returns up to `pieces` stretches of `size` tokens, evenly spread; all tokens where there are no more."""
@@ -144,10 +144,10 @@ class ShardStream:
         return np.load(folder / "starts.npy")
 
     def _scan(self, folder: Path) -> None:
-        found = [np.zeros(1, np.int64)]
+        results = [np.zeros(1, np.int64)]
         for first in range(0, len(self), SCAN):
-            found.append(np.flatnonzero(self.tokens[first : first + SCAN] == self.separator) + first + 1)
-        starts = np.concatenate(found)
+            results.append(np.flatnonzero(self.tokens[first : first + SCAN] == self.separator) + first + 1)
+        starts = np.concatenate(results)
         np.save(folder / "starts.npy", starts if starts[-1] == len(self) else np.append(starts, len(self)))
 
     @cached_property
@@ -202,9 +202,9 @@ class TokenCorpus:
         Raises:
             UserError: an id is not in the vocabulary.
         """
-        found = ShardStream(self, tokenizer, split)
-        found.tokens.spread(CHECKED, SPAN)
-        return found
+        result = ShardStream(self, tokenizer, split)
+        result.tokens.spread(CHECKED, SPAN)
+        return result
 
 
 def open_tokens(
@@ -262,15 +262,15 @@ def open_tokens(
 
 
 def _shards(files: Sequence[tuple[str, Path]], field: str) -> tuple[Shard, ...]:
-    found = []
+    results = []
     for name, path in files:
         start = formats.head(path)
         form = formats.of_tokens(path, start)
         if form is None:
             raise UserError(f"{field}: matches token files and {path}, which is none; name one kind")
         size = path.stat().st_size
-        found.append(Shard(name, str(path), size, form.layout(path, size, start), form.title))
-    return tuple(shard for shard in found if shard.layout.count)
+        results.append(Shard(name, str(path), size, form.layout(path, size, start), form.title))
+    return tuple(shard for shard in results if shard.layout.count)
 
 
 def _refuse_shared(about: dict[str, list[list[Any]]]) -> None:

@@ -57,8 +57,8 @@ class Texts(Sequence[str]):
             if len(places) > 1:
                 for place in places:
                     self._read([place])
-            told = " ".join(str(error).split())[:200]
-            raise UserError(f"{self._where}, record {places[0]}: is damaged ({told})") from error
+            message = " ".join(str(error).split())[:200]
+            raise UserError(f"{self._where}, record {places[0]}: is damaged ({message})") from error
 
     def __iter__(self) -> Iterator[str]:
         for start in range(0, len(self), CHUNK):
@@ -172,11 +172,11 @@ class Found:
 
     def _spans(self, split: str) -> list[tuple[str, int, int]]:
         """The records of a split: (file, the first, the one after the last)."""
-        found = []
+        results = []
         for part in self._info(split).file_instructions:
             stop = part.examples_in_shard if part.take == -1 else part.skip + part.take
-            found.append((os.path.realpath(part.filename), part.skip, stop))
-        return found
+            results.append((os.path.realpath(part.filename), part.skip, stop))
+        return results
 
     def _info(self, split: str) -> Any:
         try:
@@ -203,13 +203,13 @@ def find(name: str, data_dir: str, field: str) -> Found:
     if not matching:
         there = ", ".join(by_label) or "no prepared data set"
         raise UserError(f"data.tfds.name = {name!r}: not found in {os.fspath(base)}, which holds {there}")
-    label = max(matching, key=lambda found: tfds.core.Version(found.rsplit(":", 1)[1]))
+    label = max(matching, key=lambda result: tfds.core.Version(result.rsplit(":", 1)[1]))
     _only_own_features(by_label[label] / "features.json", label)
     try:
         builder = tfds.builder_from_directory(by_label[label])
     except Exception as error:  # damaged files raise anything
-        told = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise UserError(f"data.tfds.name = {name!r}: {label} cannot be opened ({told})") from error
+        message = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UserError(f"data.tfds.name = {name!r}: {label} cannot be opened ({message})") from error
     features = dict(builder.info.features.items())
     if field not in features:
         raise UserError(f"data.field = {field!r}: {label} has the features {', '.join(features)}")

@@ -172,9 +172,9 @@ class FromFile:
         """Yields ids and byte counts; a character cut over several tokens counts with the first of them."""
         texts = iter(texts)
         while batch := list(islice(texts, BATCH)):
-            for text, found in zip(batch, self._tokenizer.encode_batch(batch, add_special_tokens=False), strict=True):
-                ids = np.array(found.ids, np.int32)
-                ends = np.array([end for _, end in found.offsets], np.int64)
+            for text, result in zip(batch, self._tokenizer.encode_batch(batch, add_special_tokens=False), strict=True):
+                ids = np.array(result.ids, np.int32)
+                ends = np.array([end for _, end in result.offsets], np.int64)
                 yield ids, _byte_counts(text, ends)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
@@ -299,19 +299,19 @@ def _growth(part: Any) -> float:
     if not isinstance(part, dict):
         return 1.0
     inner = [part.get(name) for name in ("normalizers", "pretokenizers", "decoders")]
-    found = math.prod(_growth(one) for several in inner if isinstance(several, list) for one in several)
+    result = math.prod(_growth(one) for several in inner if isinstance(several, list) for one in several)
     content, pattern = part.get("content"), part.get("pattern")
     if part.get("type") != "Replace" or not isinstance(content, str) or not isinstance(pattern, dict):
-        return found
+        return result
     literal = pattern.get("String")
     if isinstance(literal, str) and literal:
-        return found * max(1.0, len(content) / len(literal))
+        return result * max(1.0, len(content) / len(literal))
     expression = pattern.get("Regex")
     try:
         empty = not isinstance(expression, str) or re.search(expression, "") is not None
     except re.error:  # the library's expressions are another dialect
         empty = True
-    return found * max(1.0, len(content) + empty)
+    return result * max(1.0, len(content) + empty)
 
 
 def _write(folder: str | Path, description: dict[str, Any]) -> None:

@@ -109,19 +109,19 @@ def coordinates(config: ConfigDict, steps: int, seed: int) -> dict[str, float]:
 
 def _activations(model: Transformer, tokens: Array) -> dict[str, Array]:
     """Returns the residual stream after each layer, and the logits, float32."""
-    found: dict[str, Array] = {}
+    results: dict[str, Array] = {}
 
     def watched(index: int, block: Any) -> Any:
         def call(*args: Any, **how: Any) -> Any:
             x, entry = block(*args, **how)
-            found[f"layer {index + 1}"] = x.astype(jnp.float32)
+            results[f"layer {index + 1}"] = x.astype(jnp.float32)
             return x, entry
 
         return call
 
     model.scan, model.remat = False, "none"
     hidden = model.hidden(tokens, layers=[watched(i, block) for i, block in enumerate(model.layers())])
-    return {**found, "logits": model.logits(hidden)}
+    return {**results, "logits": model.logits(hidden)}
 
 
 def check(
@@ -156,12 +156,12 @@ def verdict(mup: Check, control: Check) -> tuple[bool, str]:
     return not wrong, f"{words}."
 
 
-def show(name: str, found: Check) -> None:
+def show(name: str, result: Check) -> None:
     """Prints a line a coordinate."""
-    print(f"{name:28}" + "".join(f"{width:>10}" for width in found.widths) + f"{'slope':>9}")
-    for coordinate, values in found.changes.items():
+    print(f"{name:28}" + "".join(f"{width:>10}" for width in result.widths) + f"{'slope':>9}")
+    for coordinate, values in result.changes.items():
         cells = "".join(f"{value:>10.3g}" for value in values)
-        print(f"  {coordinate:26}{cells}{found.slopes[coordinate]:>+9.2f}")
+        print(f"  {coordinate:26}{cells}{result.slopes[coordinate]:>+9.2f}")
 
 
 def _widths(given: str) -> tuple[int, ...]:
@@ -186,24 +186,24 @@ def main(argv: list[str]) -> int:
         "--grow", choices=("num_heads", "head_dim"), default="num_heads", help="with width (%(default)s)"
     )
     parser.add_argument("--json", metavar="FILE", help="also write the numbers there")
-    given = parser.parse_args(rest)
+    args = parser.parse_args(rest)
     for name in ("steps", "seeds"):
-        if getattr(given, name) < 1:
-            raise UserError(f"--{name}={getattr(given, name)}: must be 1 or more")
-    widths = _widths(given.widths)
-    config = cli.load(given.config, overrides)
+        if getattr(args, name) < 1:
+            raise UserError(f"--{name}={getattr(args, name)}: must be 1 or more")
+    widths = _widths(args.widths)
+    config = cli.load(args.config, overrides)
     base = config.model.mup_base_width or widths[0]
-    how = {"steps": given.steps, "seeds": given.seeds, "grow": given.grow}
+    how = {"steps": args.steps, "seeds": args.seeds, "grow": args.grow}
     mup, control = check(config, widths, base, **how), check(config, widths, None, **how)
     show(f"muP, base width {base}", mup)
     show("standard parametrisation", control)
     good, words = verdict(mup, control)
     print(words)
-    if given.json:
+    if args.json:
         parts = {"mup": mup, "standard": control}
         content = {name: {"changes": one.changes, "slopes": one.slopes} for name, one in parts.items()}
         write_json(
-            Path(given.json),
+            Path(args.json),
             {"schema": SCHEMA, "base_width": base, "widths": list(widths), **how, **content, "flat": good},
         )
     return 0 if good else 1

@@ -30,7 +30,7 @@ from ml_collections import ConfigDict
 from configs import cli
 from configs.documents import ordinary
 from configs.errors import UserError, nearest
-from eval.progress import Silent, Told
+from eval.progress import Quiet, Reporter
 from eval.quality.scoring import LOGITS
 from models import decode
 from models.initial import seed_key
@@ -94,12 +94,12 @@ def read(path: str | Path, vocab_size: int) -> Prompts:
         with safetensors.safe_open(ordinary(path), "np") as file:
             types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
             _keys(path, types)
-            found = {name: file.get_tensor(name) for name in types}
+            results = {name: file.get_tensor(name) for name in types}
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f"{path}: is not a safetensors file ({error})") from None
-    ids, mask = found["input_ids"], found.get("attention_mask")
+    ids, mask = results["input_ids"], results.get("attention_mask")
     if ids.ndim != 2 or ids.shape[1] == 0:
         raise UserError(f"{path}: input_ids is {list(ids.shape)}; must be [batch, length], with a token at least")
     if mask is not None:
@@ -142,18 +142,18 @@ def _forward(graphdef: Any, params: Any, tokens: Array, mask: Array | None) -> A
     return nnx.merge(graphdef, params)(tokens, places, mask)
 
 
-def logits(run: runs.Run, prompts: Prompts, progress: Silent | None = None) -> np.ndarray:
+def logits(run: runs.Run, prompts: Prompts, progress: Quiet | None = None) -> np.ndarray:
     """Returns float32 [B, T, V], the run's logits after each token of the prompts, by one plain forward pass."""
     rows, length = prompts.given.shape
     vocab_size = run.config.model.vocab_size
     size = max(1, min(rows, LOGITS // (length * vocab_size)))  # rows at once
     out = np.empty((rows, length, vocab_size), np.float32)
-    for start in (progress or Silent()).track("logits", range(0, rows, size)):
+    for start in (progress or Quiet()).track("logits", range(0, rows, size)):
         # The last piece is filled up, so that one program serves all.
         chosen = np.minimum(np.arange(start, start + size), rows - 1)
         mask = None if prompts.mask is None else prompts.mask[chosen]
-        found = _forward(run.graphdef, run.params, prompts.tokens[chosen], mask)
-        out[start : start + size] = np.asarray(found)[: rows - start]
+        result = _forward(run.graphdef, run.params, prompts.tokens[chosen], mask)
+        out[start : start + size] = np.asarray(result)[: rows - start]
     return out
 
 
@@ -184,7 +184,7 @@ def _fits(config: ConfigDict, prompts: Prompts, settings: Settings) -> None:
     decode.check(shapes.graphdef, shapes.params, prompts.given.shape, settings.max_new, prompts.mask)
 
 
-def from_tokens(workdir: str | Path, source: str | Path, out: str | Path, settings: Settings, told: Silent) -> None:
+def from_tokens(workdir: str | Path, source: str | Path, out: str | Path, settings: Settings, message: Quiet) -> None:
     """Reads prompts from a safetensors file and writes their logits and continuations to another.
 
     Raises:
@@ -197,11 +197,11 @@ def from_tokens(workdir: str | Path, source: str | Path, out: str | Path, settin
     prompts = read(source, config.model.vocab_size)
     _fits(config, prompts, settings)
     run = runs.load(workdir)
-    told.say(f"{prompts.given.shape[0]} prompts of {prompts.given.shape[1]} tokens, {settings.max_new} more each")
-    found = {"logits": logits(run, prompts, told), "tokens": continued(run, prompts, settings)}
+    message.say(f"{prompts.given.shape[0]} prompts of {prompts.given.shape[1]} tokens, {settings.max_new} more each")
+    results = {"logits": logits(run, prompts, message), "tokens": continued(run, prompts, settings)}
     with files.replacing(out) as temporary:
-        safetensors.numpy.save_file(found, temporary)
-    told.say(f"{out}: logits {list(found['logits'].shape)}, tokens {list(found['tokens'].shape)}")
+        safetensors.numpy.save_file(results, temporary)
+    message.say(f"{out}: logits {list(results['logits'].shape)}, tokens {list(results['tokens'].shape)}")
 
 
 def from_text(workdir: str | Path, prompt: str, settings: Settings) -> str:
@@ -240,17 +240,17 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--top_p", type=float, default=default.top_p, help="draw from this share of probability alone")
     parser.add_argument("--seed", type=int, default=default.seed, help="of drawing (default: %(default)s)")
-    given = parser.parse_args(list(argv))
-    settings = Settings(given.max_new, given.temperature, given.top_p, given.seed)
-    if (given.tokens is None) == (given.prompt is None):
+    args = parser.parse_args(list(argv))
+    settings = Settings(args.max_new, args.temperature, args.top_p, args.seed)
+    if (args.tokens is None) == (args.prompt is None):
         raise UserError("give one of --tokens=IN and --prompt=TEXT (see --help)")
-    if (given.tokens is None) != (given.out is None):
+    if (args.tokens is None) != (args.out is None):
         raise UserError("--out: goes with --tokens, and --tokens needs it (see --help)")
     compilation.enable_cache()
-    if given.prompt is None:
-        from_tokens(given.workdir, given.tokens, given.out, settings, Told())
+    if args.prompt is None:
+        from_tokens(args.workdir, args.tokens, args.out, settings, Reporter())
     else:
-        print(from_text(given.workdir, given.prompt, settings))
+        print(from_text(args.workdir, args.prompt, settings))
 
 
 if __name__ == "__main__":

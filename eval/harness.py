@@ -23,7 +23,7 @@ import tokenizers
 
 from configs import cli
 from configs.errors import UserError
-from eval.progress import Told
+from eval.progress import Reporter
 from eval.quality import scoring
 from eval.run import record
 from models.declared import positions
@@ -102,19 +102,19 @@ class AblaxLM(TemplateLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
-        found = self._scored(requests, disable_tqdm)
-        for request, answer in zip(requests, found, strict=True):
+        result = self._scored(requests, disable_tqdm)
+        for request, answer in zip(requests, result, strict=True):
             self.cache_hook.add_partial("loglikelihood", request[0], answer)
-        return found
+        return result
 
     def _scored(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool
     ) -> list[tuple[float, bool]]:
         """Returns, for each (anything, context, continuation), log-probability in nats and whether greedy gives it."""
-        found: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
+        results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
         whole = [context + continuation for _, context, continuation in requests]
         lengths = [len(ids) - 1 for ids in whole]
-        track = Told() if not disable_tqdm else None
+        track = Reporter() if not disable_tqdm else None
         batches = list(self._batches(lengths))
         for places, length in track.track("harness: scoring", batches) if track else batches:
             batch = {name: np.zeros((self.rows, length), np.int32) for name in ("tokens", "targets", "segments")}
@@ -127,8 +127,8 @@ class AblaxLM(TemplateLM):
             for row, place in enumerate(places):
                 part = slice(lengths[place] - len(requests[place][2]), lengths[place])
                 greedy = bool((likeliest[row, part] == batch["targets"][row, part]).all())
-                found[place] = (-float(losses[row, part].sum(dtype=np.float64)), greedy)
-        return found
+                results[place] = (-float(losses[row, part].sum(dtype=np.float64)), greedy)
+        return results
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """Returns each text's log-likelihood in nats, every token once, in windows of the training length."""
@@ -154,14 +154,14 @@ class AblaxLM(TemplateLM):
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Returns each prompt's continuation through the KV cache, up to the first of its stop texts."""
-        found = [""] * len(requests)
+        result = [""] * len(requests)
         groups: dict[tuple[int, float, float], list[int]] = {}
         for place, request in enumerate(requests):
             groups.setdefault(_drawing(request.args[1]), []).append(place)
         for (most, temperature, top_p), members in groups.items():
             prompts = [self.tok_encode(requests[place].args[0]) or [self.eot_token_id] for place in members]
             batches = list(self._batches([len(ids) for ids in prompts]))
-            for places, length in batches if disable_tqdm else Told().track("harness: generating", batches):
+            for places, length in batches if disable_tqdm else Reporter().track("harness: generating", batches):
                 # A row beyond the last one repeats it: every row must hold a token.
                 chosen = [prompts[place] for place in places] + [prompts[places[-1]]] * (self.rows - len(places))
                 tokens, mask = np.zeros((2, self.rows, length), np.int32)
@@ -176,9 +176,9 @@ class AblaxLM(TemplateLM):
                 for row, place in enumerate(places):
                     request = requests[members[place]]
                     text = self._ended(new[row], request.args[1].get("until") or [])
-                    found[members[place]] = text
+                    result[members[place]] = text
                     self.cache_hook.add_partial("generate_until", request.args, text)
-        return found
+        return result
 
     def _ended(self, ids: np.ndarray, until: str | Sequence[str]) -> str:
         """Returns the text of new tokens up to the separator or the first stop text."""
@@ -198,8 +198,8 @@ class AblaxLM(TemplateLM):
             yield places, longest if rounded > self._reach() >= longest else rounded
 
     def _reach(self) -> float:
-        found = positions.reach(self.run.config.model)
-        return float("inf") if found is None else found[0]
+        result = positions.reach(self.run.config.model)
+        return float("inf") if result is None else result[0]
 
 
 def _drawing(options: dict[str, Any]) -> tuple[int, float, float]:
@@ -281,28 +281,28 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--max_lengths", help="comma-separated lengths in tokens, for tasks (RULER) that make their own"
     )
-    given = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     # The harness forks, to read its task files and for its bootstrap, which JAX's threads would not survive.
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
     began = time.perf_counter()
-    names = [name.strip() for name in given.tasks.split(",") if name.strip()]
-    folder = Path(given.workdir).resolve() / "eval" / "tokenizer"
-    manager = _manager(names, given.include_path, {"tokenizer": str(folder), **_lengths(given.max_lengths)})
+    names = [name.strip() for name in args.tasks.split(",") if name.strip()]
+    folder = Path(args.workdir).resolve() / "eval" / "tokenizer"
+    manager = _manager(names, args.include_path, {"tokenizer": str(folder), **_lengths(args.max_lengths)})
     compilation.enable_cache()
-    model = AblaxLM(given.workdir, batch_size=given.batch_size)
+    model = AblaxLM(args.workdir, batch_size=args.batch_size)
     write_tokenizer(model.run, folder)
-    found = evaluator.simple_evaluate(
+    result = evaluator.simple_evaluate(
         model,
         tasks=names,
-        num_fewshot=given.num_fewshot,
-        limit=given.limit,
+        num_fewshot=args.num_fewshot,
+        limit=args.limit,
         task_manager=manager,
         bootstrap_iters=BOOTSTRAP,
     )
-    kept = {name: found[name] for name in ("results", "n-samples", "versions", "configs") if name in found}
-    settings = {name: getattr(given, name) for name in ("tasks", "num_fewshot", "limit", "batch_size", "max_lengths")}
-    print(utils.make_table(found))
-    record(model.run, "harness", {**kept, "settings": settings}, time.perf_counter() - began, Told())
+    kept = {name: result[name] for name in ("results", "n-samples", "versions", "configs") if name in result}
+    settings = {name: getattr(args, name) for name in ("tasks", "num_fewshot", "limit", "batch_size", "max_lengths")}
+    print(utils.make_table(result))
+    record(model.run, "harness", {**kept, "settings": settings}, time.perf_counter() - began, Reporter())
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def sizes(model: ConfigDict, *, length: int, batch: int, dtype: str) -> list[Siz
         batch: rows.
         dtype: of numbers that are stored as they are, of BYTES.
     """
-    found = []
+    results = []
     for storage in STORAGES:
         stored = model.copy_and_resolve_references()
         stored.attention.kv_storage = storage
@@ -82,10 +82,10 @@ def sizes(model: ConfigDict, *, length: int, batch: int, dtype: str) -> list[Siz
         per_token = counting.kv_bytes_per_token(stored, BYTES[dtype])
         longest = max(min(length, plan.window or length) for plan in pattern.plans(stored))
         per_layer = per_token // stored.num_layers * longest * batch
-        found.append(
+        results.append(
             Size(dtype if storage == "auto" else storage, per_token, per_layer, sum(held.values()), held["scales"])
         )
-    return found
+    return results
 
 
 def shaped(heads: int, head_dim: int, *, kv_heads: int | None, layers: int, window: int | None) -> ConfigDict:
@@ -127,8 +127,8 @@ def _model(given: Any, overrides: dict[str, Any]) -> tuple[ConfigDict, str]:
     shape = [f"--{name}" for name in SHAPE if getattr(given, name) is not None]
     ways = ["--config"] * bool(given.config) + ["--model"] * bool(given.model) + shape[:1]
     if len(ways) != 1:
-        told = f"not {' and '.join(ways)} at once" if ways else "none was given"
-        raise UserError(f"a model is named by --heads and --head_dim, by --model or by --config; {told}")
+        message = f"not {' and '.join(ways)} at once" if ways else "none was given"
+        raise UserError(f"a model is named by --heads and --head_dim, by --model or by --config; {message}")
     if overrides and not given.config:
         raise UserError(f"--config.{next(iter(overrides))}: changes a field of --config=FILE, which is not given")
     if given.config:
@@ -146,13 +146,13 @@ def _model(given: Any, overrides: dict[str, Any]) -> tuple[ConfigDict, str]:
     return shaped(given.heads, given.head_dim, kv_heads=given.kv_heads, layers=layers, window=given.window), "bfloat16"
 
 
-def show(found: list[Size], console: Console) -> None:
+def show(results: list[Size], console: Console) -> None:
     """Prints the table."""
     table = Table(box=None, pad_edge=False)
     names = ("stored as", "bytes/token", "bytes, largest layer", "bytes, all layers", "GB", "GiB")
     for name in names:
         table.add_column(name, justify="left" if name == names[0] else "right", no_wrap=True)
-    for size in found:
+    for size in results:
         counts = (f"{number:,}" for number in (size.per_token, size.per_layer, size.total))
         table.add_row(size.storage, *counts, f"{size.total / GB:.3f}", f"{size.total / GIB:.3f}")
     console.print(table)
@@ -179,16 +179,16 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.epilog = "--config.x=v changes a field of --config=FILE."
-    given = parser.parse_args(rest)
-    model, dtype = _model(given, overrides)
-    found = sizes(model, length=given.length, batch=given.batch, dtype=given.dtype or dtype)
-    if given.json:
-        print(json.dumps([size.described() for size in found], indent=1))
+    args = parser.parse_args(rest)
+    model, dtype = _model(args, overrides)
+    result = sizes(model, length=args.length, batch=args.batch, dtype=args.dtype or dtype)
+    if args.json:
+        print(json.dumps([size.described() for size in result], indent=1))
         return 0
     groups, heads = model.num_kv_heads, model.num_heads
     kind = "latent (MLA)" if model.attention.kind == "mla" else f"{groups} KV heads of {heads} heads x {model.head_dim}"
-    print(f"{model.num_layers} layer(s), {kind}, {given.length:,} tokens x {given.batch}")
-    show(found, Console(width=None if Console().is_terminal else 120))
+    print(f"{model.num_layers} layer(s), {kind}, {args.length:,} tokens x {args.batch}")
+    show(result, Console(width=None if Console().is_terminal else 120))
     return 0
 
 

@@ -19,15 +19,15 @@ from configs import cli
 from configs.fields import listing
 from eval import run as command
 from eval.cost.scopes import DIRECTIONS
-from eval.progress import Told
+from eval.progress import Reporter
 from training.runtime import compilation
 
 
-def show(found: dict[str, Any], console: Console) -> None:
+def show(results: dict[str, Any], console: Console) -> None:
     """Prints shares, parts down and programs across."""
     columns = [
         (name, direction)
-        for name, part in found["programs"].items()
+        for name, part in results["programs"].items()
         for direction in DIRECTIONS
         if any(entry["direction"] == direction for entry in part["by_direction"])
     ]
@@ -35,17 +35,17 @@ def show(found: dict[str, Any], console: Console) -> None:
     table.add_column("share of the time")
     for name, direction in columns:
         table.add_column(f"{name}\n{direction}", justify="right")
-    for part, label in found["parts"].items():
+    for part, label in results["parts"].items():
         entries = {
             (name, entry["direction"]): entry["share"]
-            for name, program in found["programs"].items()
+            for name, program in results["programs"].items()
             for entry in program["by_direction"]
             if entry["part"] == part
         }
         if entries:
             table.add_row(label, *(f"{entries[key]:.1%}" if key in entries else "" for key in columns))
     console.print(table)
-    console.print(found["answer"])
+    console.print(results["answer"])
 
 
 def main(argv: Sequence[str]) -> int:
@@ -54,11 +54,11 @@ def main(argv: Sequence[str]) -> int:
     parser = cli.parser(__doc__ or "")
     parser.add_argument("--workdir", required=True, help="the run directory")
     parser.epilog = listing.overview("eval.throughput")
-    given = parser.parse_args(rest)
+    args = parser.parse_args(rest)
     settings = command.eval_settings(overrides)
     compilation.enable_cache()
-    found = command.evaluate(given.workdir, ["profile"], settings, Told())["profile"]
-    show(found, Console(width=None if Console().is_terminal else 120))
+    result = command.evaluate(args.workdir, ["profile"], settings, Reporter())["profile"]
+    show(result, Console(width=None if Console().is_terminal else 120))
     return 0
 
 

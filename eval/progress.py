@@ -14,7 +14,7 @@ EVERY = 10.0  # seconds between plain lines
 WIDEST = 400  # characters of a table in a file
 
 
-class Silent:
+class Quiet:
     """Says nothing."""
 
     def say(self, line: str) -> None:
@@ -28,7 +28,7 @@ class Silent:
         yield from items
 
 
-class Told(Silent):
+class Reporter(Quiet):
     """Tells it on a stream (standard error): a bar where it is a terminal, else lines."""
 
     def __init__(self, stream: TextIO | None = None, every: float = EVERY) -> None:

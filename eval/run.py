@@ -16,7 +16,7 @@ from configs.evaluations import EVALUATIONS
 from configs.fields import listing
 from configs.validate import check, to_dict
 from eval import headline
-from eval.progress import Silent, Told
+from eval.progress import Quiet, Reporter
 from training.run_directory import files
 from training.run_directory import run as runs
 from training.runtime import compilation
@@ -30,7 +30,7 @@ def evaluate(
     workdir: str | Path,
     evals: Sequence[str] = DEFAULT,
     settings: Mapping[str, Any] | None = None,
-    progress: Silent | None = None,
+    progress: Quiet | None = None,
     context: int = 1,
 ) -> dict[str, dict[str, Any]]:
     """Runs evaluations on a run's newest checkpoint and writes each to WORKDIR/eval/NAME.json as it ends.
@@ -54,7 +54,7 @@ def evaluate(
             raise UserError(f"--evals: {name!r} is no evaluation; {allowed}")
     if context != 1 and set(evals) != {"loss"}:
         raise UserError(f"--config.mesh.context={context}: only the loss is evaluated over devices; set --evals=loss")
-    progress = Silent() if progress is None else progress
+    progress = Quiet() if progress is None else progress
     changes = {f"eval.{name}": value for name, value in (settings or {}).items()}
     config = runs.load_config(workdir)
     cli.apply(config, changes)
@@ -76,13 +76,13 @@ def _served(run: runs.Run) -> runs.Run:
     return run.with_model(model)
 
 
-def _one(run: runs.Run, name: str, progress: Silent) -> dict[str, Any]:
+def _one(run: runs.Run, name: str, progress: Quiet) -> dict[str, Any]:
     start = time.perf_counter()
-    found = EVALUATIONS[name].load()(run, progress)
-    return record(run, name, found, time.perf_counter() - start, progress)
+    result = EVALUATIONS[name].load()(run, progress)
+    return record(run, name, result, time.perf_counter() - start, progress)
 
 
-def record(run: runs.Run, name: str, found: dict[str, Any], seconds: float, progress: Silent) -> dict[str, Any]:
+def record(run: runs.Run, name: str, results: dict[str, Any], seconds: float, progress: Quiet) -> dict[str, Any]:
     """Writes what an evaluation found to WORKDIR/eval/NAME.json behind the fields that all share; returns the whole.
 
     `records` among it, a table of what was measured one by one, goes to WORKDIR/eval/NAME.parquet. Both say what they
@@ -93,11 +93,11 @@ def record(run: runs.Run, name: str, found: dict[str, Any], seconds: float, prog
     """
     files.own(Path(run.workdir), "eval")
     path = Path(run.workdir) / "eval" / f"{name}.json"
-    records = found.pop("records", None)
-    settings = {**to_dict(run.config)["eval"], **found.pop("settings", {})}
-    of = provenance.of_result(Path(run.workdir), name, to_dict(run.config), found, run.step)
+    records = results.pop("records", None)
+    settings = {**to_dict(run.config)["eval"], **results.pop("settings", {})}
+    of = provenance.of_result(Path(run.workdir), name, to_dict(run.config), results, run.step)
     shared = {"schema": SCHEMA, "eval": name, "step": run.step, "of": of, "settings": settings}
-    result = {**shared, **found, "seconds": seconds}
+    result = {**shared, **results, "seconds": seconds}
     try:
         if records:
             import pyarrow.parquet
@@ -140,15 +140,15 @@ def main(argv: Sequence[str]) -> int:
         f"{listing.overview('eval')}\n--config.mesh.context=N evaluates the loss with each row's tokens divided over N "
         "devices."
     )
-    given = parser.parse_args(rest)
+    args = parser.parse_args(rest)
     context = overrides.pop("mesh.context", 1)
     settings = eval_settings(overrides)
-    names = [name.strip() for name in given.evals.split(",") if name.strip()]
+    names = [name.strip() for name in args.evals.split(",") if name.strip()]
     if not names:
         raise UserError(f"--evals: names no evaluation; must be of {', '.join(EVALUATIONS)}")
     compilation.enable_cache()
-    found = evaluate(given.workdir, names, settings, Told(), context)
-    return 0 if all(result.get("passed", True) for result in found.values()) else 1
+    value = evaluate(args.workdir, names, settings, Reporter(), context)
+    return 0 if all(result.get("passed", True) for result in value.values()) else 1
 
 
 if __name__ == "__main__":

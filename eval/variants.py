@@ -41,18 +41,18 @@ def variants(config: ConfigDict) -> list[Variant]:
     `eval.scaling_factor` or, where that is 0, the one that just reaches the length: length / original length, and 1
     for dynamic, whose base grows by itself with the length. All are then equally strong (`Variant.stretch`).
     """
-    found = []
+    results = []
     for scaling in [TRAINED, *dict.fromkeys(config.eval.scalings)]:
-        found += [_variant(config, multiple, length, scaling) for length, multiple in lengths(config)]
-    return found
+        results += [_variant(config, multiple, length, scaling) for length, multiple in lengths(config)]
+    return results
 
 
 def lengths(config: ConfigDict) -> list[tuple[int, float]]:
     """Returns (tokens, multiple of the training length) of `eval.multiples` and `eval.lengths`, rising, each once."""
-    found = {max(1, round(multiple * config.data.length)): float(multiple) for multiple in config.eval.multiples}
+    results = {max(1, round(multiple * config.data.length)): float(multiple) for multiple in config.eval.multiples}
     for tokens in config.eval.lengths:
-        found.setdefault(tokens, tokens / config.data.length)
-    return sorted(found.items())
+        results.setdefault(tokens, tokens / config.data.length)
+    return sorted(results.items())
 
 
 def at_training_length(config: ConfigDict) -> Variant:

@@ -58,7 +58,7 @@ class Core(nnx.Module):
         self.turning_dim = turning_dim(config)
         self.sinks = initial.maybe(declared, "sinks")
 
-    def warmed(self, q_BTHK: Array, rows: Rows, scheme: Scheme) -> Array:
+    def scale_queries(self, q_BTHK: Array, rows: Rows, scheme: Scheme) -> Array:
         """Returns queries times the temperature of their positions, where the config has one."""
         if self.temperature is None or not self.temperature.acts(scheme):
             return q_BTHK
@@ -90,7 +90,7 @@ class Core(nnx.Module):
             scale: multiplies q.k; None: the config's.
             kernel: None: the config's.
         """
-        asked = {
+        requested = {
             "q_positions": of_q.positions,
             "kv_positions": of_kv.positions if of_q.positions is None else _or_index(of_kv.positions, k_BSGK.shape[1]),
             "q_segments": of_q.segments,
@@ -104,8 +104,8 @@ class Core(nnx.Module):
             "aligned": of_q.placement is None or of_q.placement.fresh,
         }
         with jax.named_scope("attention"):
-            out = kernels.attend(q_BTHK, k_BSGK, v_BSGV, **asked, kernel=self.kernel if kernel is None else kernel)
-        return out if self.look is None else self.look(q_BTHK, k_BSGK, v_BSGV, out, asked)
+            out = kernels.attend(q_BTHK, k_BSGK, v_BSGV, **requested, kernel=self.kernel if kernel is None else kernel)
+        return out if self.look is None else self.look(q_BTHK, k_BSGK, v_BSGV, out, requested)
 
 
 class Attention(Core):
@@ -166,7 +166,7 @@ class Attention(Core):
         q_BTHK, k_BSGK, v_BSGK = self.project(x_BTD, last_query=last_query)
         of_q = rows.last(x_BTD.shape[1]) if last_query else rows
         with jax.named_scope("rotation"):
-            q_BTHK = self.warmed(scheme.rotate(q_BTHK, of_q.positions, of_q.lengths), of_q, scheme)
+            q_BTHK = self.scale_queries(scheme.rotate(q_BTHK, of_q.positions, of_q.lengths), of_q, scheme)
             k_BSGK = scheme.rotate(k_BSGK, rows.positions, rows.lengths, keys=True)
         of_kv = Track(rows.positions, rows.segments)
         if entry is not None and rows.placement is not None:

@@ -27,8 +27,8 @@ class Rules:
 
     def over(self, name: str | None) -> tuple[str, ...]:
         """Returns the mesh axes of a logical axis, those of one device left out."""
-        found = dict(self.table).get(name, ()) if name is not None else ()
-        return tuple(axis for axis in found if self.mesh.shape[axis] > 1)
+        result = dict(self.table).get(name, ()) if name is not None else ()
+        return tuple(axis for axis in result if self.mesh.shape[axis] > 1)
 
     def shards(self, name: str | None) -> int:
         """Returns into how many parts a logical axis is cut."""

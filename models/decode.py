@@ -103,9 +103,9 @@ def generate(
         return jnp.zeros((tokens.shape[0], max_new), jnp.int32)
     if mask is not None and mask.all():
         mask = None
-    heat = (jnp.float32(temperature), None if top_p == 1 else jnp.float32(top_p)) if temperature else None
+    sampling = (jnp.float32(temperature), None if top_p == 1 else jnp.float32(top_p)) if temperature else None
     padding = None if mask is None else jnp.asarray(mask, jnp.int32)
-    return _generate(graphdef, max_new, params, tokens, padding, heat, key, frequencies or {})
+    return _generate(graphdef, max_new, params, tokens, padding, sampling, key, frequencies or {})
 
 
 def check(graphdef: Any, params: Any, shape: tuple[int, ...], max_new: int, mask_BT: np.ndarray | None = None) -> None:
@@ -155,7 +155,7 @@ def _generate(
     params: Any,
     tokens: Array,
     mask: Array | None,
-    heat: tuple[Array, Array | None] | None,
+    sampling: tuple[Array, Array | None] | None,
     key: Array | None,
     frequencies: stretched.Frequencies,
 ) -> Array:
@@ -168,9 +168,9 @@ def _generate(
 
     def pick(logits: Array, index: Array | int) -> Array:
         with jax.named_scope("sampling"):
-            if heat is None or key is None:
+            if sampling is None or key is None:
                 return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-            logits = logits / heat[0] if heat[1] is None else nucleus(logits / heat[0], heat[1])
+            logits = logits / sampling[0] if sampling[1] is None else nucleus(logits / sampling[0], sampling[1])
             return jax.random.categorical(jax.random.fold_in(key, index), logits).astype(jnp.int32)
 
     def advance(carry: tuple[Array, Array, KVCache], index: Array) -> tuple[tuple[Array, Array, KVCache], Array]:
@@ -213,4 +213,4 @@ def narrowed(params: Any, graphdef: Any) -> Any:
     dtype = nnx.merge(graphdef, params).dtype
     with jax.named_scope("layer_slices"):
         cast = each(params, lambda declared: declared.cast)
-        return jax.tree.map(lambda leaf, wanted: leaf.astype(dtype) if wanted else leaf, params, cast)
+        return jax.tree.map(lambda leaf, expected: leaf.astype(dtype) if expected else leaf, params, cast)

@@ -103,10 +103,10 @@ class KVCache:
 
         def entry(size: int) -> Entry:
             kind = (layout.storage, layout.dtype if dtype is None else dtype)
-            found = {
+            results = {
                 name: storage.empty((batch, heads, size, numbers), *kind) for name, heads, numbers in layout.arrays
             }
-            return jax.tree.map(_squeezed, found)
+            return jax.tree.map(_squeezed, results)
 
         sizes = [_size(window, capacity) for window in layout.windows]
         return cls(
@@ -132,16 +132,16 @@ class KVCache:
     @property
     def positions(self) -> Array:
         """int32 [B, S] of the layers with the most slots."""
-        found = self.tracks[max(self.tracks)].positions
-        assert found is not None
-        return found
+        result = self.tracks[max(self.tracks)].positions
+        assert result is not None
+        return result
 
     @property
     def segments(self) -> Array:
         """int32 [B, S] of the layers with the most slots; 0: padding or not yet written."""
-        found = self.tracks[max(self.tracks)].segments
-        assert found is not None
-        return found
+        result = self.tracks[max(self.tracks)].segments
+        assert result is not None
+        return result
 
     def layer(self, index: int, dtype: DTypeLike = jnp.float32) -> dict[str, Array]:
         """Returns what a layer keeps, by name, as [B, S, G, K]; slots of a rolling layer are not in order."""
@@ -376,8 +376,8 @@ def _taken(x: Array, at: Array, axis: int) -> Array:
     rows, slots = at.shape
     full = x.reshape(rows, -1, *x.shape[axis:])  # [B, G, S, K], of a track [B, 1, S]
     index = at.reshape(rows, 1, slots, *[1] * (-1 - axis))
-    found = jnp.take_along_axis(full, index, axis=axis, mode="promise_in_bounds")
-    return found.reshape(*x.shape[:axis], slots, *x.shape[x.ndim + axis + 1 :])
+    result = jnp.take_along_axis(full, index, axis=axis, mode="promise_in_bounds")
+    return result.reshape(*x.shape[:axis], slots, *x.shape[x.ndim + axis + 1 :])
 
 
 def _join(old: Array, new: Array) -> Array:

@@ -53,7 +53,7 @@ class LatentAttention(Core):
                 c = self.query_norm(self.query_down(x_BTD))
             q = self.query(c).reshape(*x_BTD.shape[:2], self.num_heads, -1)
         with jax.named_scope("rotation"):
-            q = self.warmed(q, rows, scheme)  # a factor on each query, so it may come before the turn
+            q = self.scale_queries(q, rows, scheme)  # a factor on each query, so it may come before the turn
             factor = scheme.score_factor
             q = q if isinstance(factor, float) and factor == 1.0 else (q * factor).astype(q.dtype)
             q_nope, q_rope = jax.lax.split(q, (self.nope_dim, self.rope_dim), axis=3)

@@ -56,8 +56,8 @@ def _draw(key: Array, name: str, shape: tuple[int, ...], layers: int, init: str)
     label, which = np.uint32(zlib.crc32(name.encode())), np.arange(layers * pieces, dtype=np.uint32)
     where = np.stack([which // pieces, which % pieces], axis=1)
     if isinstance(key, jax.core.Tracer):
-        found = jax.lax.map(lambda at: _piece(key, label, at[0], at[1], init), where)
-        return found.reshape(layers, -1)[:, :size].reshape(layers, *shape)
+        result = jax.lax.map(lambda at: _piece(key, label, at[0], at[1], init), where)
+        return result.reshape(layers, -1)[:, :size].reshape(layers, *shape)
     parts = np.stack([np.asarray(_piece(key, label, layer, index, init)) for layer, index in where])
     return parts.reshape(layers, -1)[:, :size].reshape(layers, *shape)
 
@@ -143,8 +143,8 @@ class Linear(nnx.Module):
     @classmethod
     def maybe(cls, initial: Initializer, declared: Parameters, name: str) -> "Linear | None":
         """Returns the map `name`, None where it is not declared."""
-        found = under(declared, name)
-        return cls(initial, found) if found else None
+        result = under(declared, name)
+        return cls(initial, result) if result else None
 
     def __call__(self, x: Array) -> Array:
         """Returns [..., out] in x's dtype for x [..., in]."""
@@ -183,8 +183,8 @@ class Norm(nnx.Module):
         cls, initial: Initializer, declared: Parameters, name: str, *, kind: str = "rmsnorm", eps: float
     ) -> "Norm | None":
         """Returns the norm `name`, None where it is not declared."""
-        found = under(declared, name)
-        return cls(initial, found, kind=kind, eps=eps) if found else None
+        result = under(declared, name)
+        return cls(initial, result, kind=kind, eps=eps) if result else None
 
     def __call__(self, x: Array) -> Array:
         """Returns x [..., width] normalised."""

@@ -15,10 +15,10 @@ def declared_of(variable: nnx.Variable) -> Parameter:
     Raises:
         ValueError: it carries none, so nothing may be decided about it.
     """
-    found = variable.get_metadata("declared", None)
-    if not isinstance(found, Parameter):
+    result = variable.get_metadata("declared", None)
+    if not isinstance(result, Parameter):
         raise ValueError(f"a parameter of shape {variable.shape} carries no declaration (models/declared)")
-    return found
+    return result
 
 
 def each(tree: Any, of: Callable[[Parameter], Any]) -> Any:

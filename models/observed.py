@@ -44,8 +44,8 @@ class Layer:
 
     def positions(self) -> Array:
         """Returns the tokens' positions, int32 [B|1, T]."""
-        found = self.asked["q_positions"]
-        return jnp.arange(self.q_BTHK.shape[1], dtype=jnp.int32)[None] if found is None else found
+        result = self.asked["q_positions"]
+        return jnp.arange(self.q_BTHK.shape[1], dtype=jnp.int32)[None] if result is None else result
 
     def maps(self, at: np.ndarray | Array) -> tuple[Array, Array]:
         """Returns (scores, weights), float32 [B, H, N, T], of the queries at columns `at`, int [N].
@@ -82,16 +82,16 @@ def observe(
         look: called with each layer in order.
         gates_LH: multiply each head's output: 0 takes it away.
     """
-    found: list[Found] = []
+    results: list[Found] = []
 
     def seen(
-        index: int, x_BTD: Array, kernel_WD: Array, q: Array, k: Array, v: Array, out: Array, asked: dict[str, Any]
+        index: int, x_BTD: Array, kernel_WD: Array, q: Array, k: Array, v: Array, out: Array, requested: dict[str, Any]
     ) -> Array:
         if gates_LH is not None:
             out = out * gates_LH[index].astype(out.dtype)[:, None]
         if look is not None:
             out_HVD = kernel_WD.astype(jnp.float32).reshape(*out.shape[2:], -1)
-            found.append(look(Layer(x_BTD, q, k, v, out, out_HVD, asked)))
+            results.append(look(Layer(x_BTD, q, k, v, out, out_HVD, requested)))
         return out
 
     def watched(index: int, block: Block) -> Any:
@@ -104,4 +104,4 @@ def observe(
     # A scan or a recomputed layer would keep what was seen for itself.
     model.scan, model.remat = False, "none"
     layers = [watched(index, block) for index, block in enumerate(model.layers())]
-    return model.hidden(tokens_BT, positions_BT, segments_BT, layers=layers), found
+    return model.hidden(tokens_BT, positions_BT, segments_BT, layers=layers), results

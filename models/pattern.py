@@ -25,9 +25,9 @@ def plans(config: ConfigDict) -> tuple[LayerPlan, ...]:
 
 def period(config: ConfigDict) -> int:
     """Returns after how many layers the plans repeat; num_layers where they do not repeat in whole groups."""
-    found = plans(config)
+    result = plans(config)
     smallest = math.lcm(len(config.position.pattern) or 1, len(config.attention.window_pattern) or 1)
     for size in range(1, smallest + 1):
-        if len(found) % size == 0 and found == found[:size] * (len(found) // size):
+        if len(result) % size == 0 and result == result[:size] * (len(result) // size):
             return size
-    return len(found)
+    return len(result)

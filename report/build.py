@@ -89,17 +89,17 @@ def _file_names(sweep: Sweep) -> list[str]:
     """Returns a prefix a study for its plots: none for a lone study, else its name, made unique."""
     if len(sweep.studies) == 1:
         return [""]
-    found: list[str] = []
+    results: list[str] = []
     for study in sweep.studies:
         name = slug(study.name)
-        same = sum(one == name or one.startswith(f"{name}~") for one in found)
-        found.append(f"{name}~{same + 1}" if same else name)
-    return [f"{name}-" for name in found]
+        same = sum(one == name or one.startswith(f"{name}~") for one in results)
+        results.append(f"{name}~{same + 1}" if same else name)
+    return [f"{name}-" for name in results]
 
 
 def figures(study: Study) -> list[Figure]:
     """Returns the study's figures, in the order of the page; those without data are left out."""
-    found = [
+    results = [
         effects.differences(study),
         *effects.against_fields(study),
         training.curves(study, "train_loss", "training loss", smooth=True),
@@ -119,7 +119,7 @@ def figures(study: Study) -> list[Figure]:
         grid.heat_map(study),
         heads.entropy_map(study),
     ]
-    return [figure for figure in found if figure is not None]
+    return [figure for figure in results if figure is not None]
 
 
 def _draw(study: Study, prefix: str, out: Path) -> list[tuple[Figure, html.Image]]:
@@ -204,15 +204,15 @@ def main(argv: list[str]) -> None:
     parser.add_argument("directory", metavar="DIR", help="a sweep directory or a single run directory")
     parser.add_argument("--live", action="store_true", help="build again when runs have changed, until all have ended")
     parser.add_argument("--every", type=int, metavar="SECONDS", help=f"with --live: between two looks; default {EVERY}")
-    given = parser.parse_args(argv)
-    if given.every is not None and not given.live:
+    args = parser.parse_args(argv)
+    if args.every is not None and not args.live:
         raise UserError("--every: says how often --live looks, so it needs --live")
-    if given.every is not None and given.every < 1:
-        raise UserError(f"--every={given.every}: must be 1 second or more")
-    if given.live:
-        live.follow(Path(given.directory), given.every or EVERY, build)
+    if args.every is not None and args.every < 1:
+        raise UserError(f"--every={args.every}: must be 1 second or more")
+    if args.live:
+        live.follow(Path(args.directory), args.every or EVERY, build)
     else:
-        print(build(given.directory))
+        print(build(args.directory))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def combined(directories: list[str] | list[Path], baseline: str | None = None) -
     for label, sweep in zip(labels, sweeps, strict=True):
         for study in sweep.studies:
             groups.setdefault("" if alone else study.name, []).append((label, study))
-    studies = [_together(found) for found in groups.values()]
+    studies = [_together(result) for result in groups.values()]
     if baseline is not None:
         studies = _from(studies, baseline)
     title = " and ".join(dict.fromkeys(sweep.title for sweep in sweeps))
@@ -61,20 +61,20 @@ def _labels(paths: list[Path]) -> list[str]:
     return [str(path) for path in paths]
 
 
-def _together(found: list[tuple[str, Study]]) -> Study:
-    counts = Counter(arm.name for _, study in found for arm in study.arms)
-    arms = [_named(arm, label, counts[arm.name] > 1) for label, study in found for arm in study.arms]
-    label, first = found[0]
+def _together(results: list[tuple[str, Study]]) -> Study:
+    counts = Counter(arm.name for _, study in results for arm in study.arms)
+    arms = [_named(arm, label, counts[arm.name] > 1) for label, study in results for arm in study.arms]
+    label, first = results[0]
     known = first.baseline or (first.arms[0].name if first.arms else None)
     baseline = f"{known} ({label})" if known is not None and counts[known] > 1 else known
     return dataclasses.replace(
         first,
-        title=" and ".join(dict.fromkeys(study.title for _, study in found)),
-        question=first.question if len({study.question for _, study in found}) == 1 else "",
+        title=" and ".join(dict.fromkeys(study.title for _, study in results)),
+        question=first.question if len({study.question for _, study in results}) == 1 else "",
         baseline=baseline,
-        evals=list(dict.fromkeys(name for _, study in found for name in study.evals)),
+        evals=list(dict.fromkeys(name for _, study in results for name in study.evals)),
         arms=arms,
-        seeds=list(dict.fromkeys(seed for _, study in found for seed in study.seeds)),
+        seeds=list(dict.fromkeys(seed for _, study in results for seed in study.seeds)),
         selection=None,  # each sweep's own report has its trials; here the chosen arms meet
     )
 
@@ -93,7 +93,7 @@ def _from(studies: list[Study], baseline: str) -> list[Study]:
     ]
 
 
-def told(sweep: Sweep) -> str:
+def summary(sweep: Sweep) -> str:
     """Returns the answer, the comparisons, what is not like for like, and a table that fits a terminal."""
     parts = [f"{words.state(sweep)}"]
     parts += [f"could not be read: {fault}" for fault in sweep.faults]
@@ -116,12 +116,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("directories", metavar="DIR", nargs="+", help="sweep or run directories, two or more")
     parser.add_argument("--baseline", metavar="ARM", help="the arm that all are compared with")
     parser.add_argument("--out", metavar="FOLDER", help="write a report there")
-    given = parser.parse_args(argv)
-    sweep = combined(given.directories, given.baseline)
-    if given.out is None:
-        print(plain(told(sweep), keep="\n"))
+    args = parser.parse_args(argv)
+    sweep = combined(args.directories, args.baseline)
+    if args.out is None:
+        print(plain(summary(sweep), keep="\n"))
         return
-    out = Path(given.out)
+    out = Path(args.out)
     if any((out / name).exists() for name in ("sweep.json", "run.json")):
         raise UserError(f"--out={out}: is a sweep or a run itself; give another folder")
     print(build.write_report(sweep, out))

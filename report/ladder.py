@@ -26,10 +26,10 @@ WIDTH = 100  # columns of what is printed
 COLUMNS = ("arm", "rung", "FLOPs", "loss", "gain", "95% interval", "in time", "tokens/s")
 
 
-def rows(found: Results) -> list[tuple[str, ...]]:
+def rows(result: Results) -> list[tuple[str, ...]]:
     """Returns the table's cells, a row an arm and rung, as COLUMNS."""
     cells: list[tuple[str, ...]] = []
-    for name, one in found.arms.items():
+    for name, one in result.arms.items():
         for level in one.levels:
             gain = level.gain
             shown = ("refused", "", "") if gain.refused else (
@@ -43,9 +43,9 @@ def rows(found: Results) -> list[tuple[str, ...]]:
     return cells
 
 
-def table(found: Results) -> list[str]:
+def table(result: Results) -> list[str]:
     """Returns the table as lines of at most WIDTH columns; long names are cut in the middle."""
-    cells = [COLUMNS, *rows(found)]
+    cells = [COLUMNS, *rows(result)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(COLUMNS))]
     spare = WIDTH - (sum(widths) + 2 * (len(widths) - 1))
     widths[0] = max(8, widths[0] + min(0, spare))
@@ -73,25 +73,25 @@ def ladders(sweep: Sweep) -> list[Study]:
     Raises:
         UserError: there is none.
     """
-    found = [study for study in sweep.studies if study.ladder is not None]
-    if not found:
+    collected = [study for study in sweep.studies if study.ladder is not None]
+    if not collected:
         raise UserError(
             f"{sweep.directory}: has no ladder; a sweep file asks for one with "
             'ladder=dict(by="budget.amount", values=[...])'
         )
-    return found
+    return collected
 
 
-def show(found: Results, say: Callable[[str], None] = print) -> None:
+def show(result: Results, say: Callable[[str], None] = print) -> None:
     """Prints a study's table and sentences."""
-    if not found.refused:
-        for line in table(found):
+    if not result.refused:
+        for line in table(result):
             say(line)
-        if any(level.gain.beyond for one in found.arms.values() for level in one.levels):
+        if any(level.gain.beyond for one in result.arms.values() for level in one.levels):
             say("* beyond the baseline's ladder: along its last slope, not measured")
-        say(f"speeds: {found.speeds}")
+        say(f"speeds: {result.speeds}")
         say("")
-    for sentence in sentences(found):
+    for sentence in sentences(result):
         for line in wrapped(sentence):
             say(line)
 
@@ -101,28 +101,28 @@ def main(argv: list[str]) -> int:
     parser = cli.parser(__doc__ or "")
     parser.add_argument("directory", metavar="DIR", help="a sweep directory whose sweep has a ladder")
     parser.add_argument("--json", metavar="FILE", help="also write the gains there: arms.NAME.{gain, low, high, rungs}")
-    given = parser.parse_args(argv)
-    sweep = read(given.directory)
-    found = [results(study) for study in ladders(sweep)]
+    args = parser.parse_args(argv)
+    sweep = read(args.directory)
+    collected = [results(study) for study in ladders(sweep)]
     for fault in sweep.faults:
         print(f"could not be read: {fault}")
-    for one in found:
+    for one in collected:
         show(one)
-    if given.json:
-        parts = {one.study: as_json(one) for one in found}
+    if args.json:
+        parts = {one.study: as_json(one) for one in collected}
         arms = {name: arm for part in parts.values() for name, arm in part["arms"].items()}
         content = {"schema": SCHEMA, "sweep": sweep.name, "arms": arms}
         content["studies"] = {name: part["study"] for name, part in parts.items()}
         try:
-            write(Path(given.json), json.dumps(content, indent=1) + "\n")
+            write(Path(args.json), json.dumps(content, indent=1) + "\n")
         except OSError as error:
-            raise UserError(f"--json={given.json}: cannot be written: {error.strerror}") from error
-    return 0 if all(_answered(one) for one in found) else 1
+            raise UserError(f"--json={args.json}: cannot be written: {error.strerror}") from error
+    return 0 if all(_answered(one) for one in collected) else 1
 
 
-def _answered(found: Results) -> bool:
-    others = [one for name, one in found.arms.items() if name != found.baseline]
-    return not found.refused and any(one.head is not None for one in others)
+def _answered(result: Results) -> bool:
+    others = [one for name, one in result.arms.items() if name != result.baseline]
+    return not result.refused and any(one.head is not None for one in others)
 
 
 if __name__ == "__main__":

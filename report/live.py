@@ -44,8 +44,8 @@ def follow(
 
 def over(sweep: Sweep) -> bool:
     """True where nothing more is to come: every run has ended, and those that are done have their evaluations."""
-    wanted = {id(run): study.evals for study in sweep.studies for arm in study.arms for run in arm.runs}
-    return bool(sweep.runs) and all(_over(run, wanted.get(id(run), [])) for run in sweep.runs)
+    expected = {id(run): study.evals for study in sweep.studies for arm in study.arms for run in arm.runs}
+    return bool(sweep.runs) and all(_over(run, expected.get(id(run), [])) for run in sweep.runs)
 
 
 def _over(run: Run, evals: list[str]) -> bool:
@@ -59,11 +59,11 @@ def stamps(sweep: Sweep) -> dict[str, tuple[int, int]]:
     for run in sweep.runs:
         paths += [run.directory / name for name in ("config.json", "run.json", "metrics.jsonl")]
         paths += sorted((run.directory / "eval").glob("*.json"))
-    found = {}
+    results = {}
     for path in paths:
         try:
             about = path.stat()
         except OSError:
             continue
-        found[str(path)] = (about.st_mtime_ns, about.st_size)
-    return found
+        results[str(path)] = (about.st_mtime_ns, about.st_size)
+    return results

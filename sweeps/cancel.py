@@ -27,8 +27,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--wait", default=f"{SECONDS:g}s", metavar="TIME", help="how long to wait for the end (%(default)s)"
     )
-    given = parser.parse_args(argv)
-    return cancel(Path(given.directory).absolute(), policy.seconds(given.wait, "--wait"))
+    args = parser.parse_args(argv)
+    return cancel(Path(args.directory).absolute(), policy.seconds(args.wait, "--wait"))
 
 
 def cancel(directory: Path, wait: float = SECONDS) -> int:
@@ -47,7 +47,7 @@ def cancel(directory: Path, wait: float = SECONDS) -> int:
     finally:
         if not _launcher_there(directory):
             request.unlink(missing_ok=True)
-    board = state.standings(directory)
+    board = state.run_states(directory)
     done = sum(run.complete for run in board.values())
     print(
         f"{done} of {len(board)} runs complete; nothing is at work" if not left else f"still at work: {', '.join(left)}"

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from configs.terminal import plain
-from sweeps.store.run_status import STATUSES, Standing
+from sweeps.store.run_status import STATUSES, RunState
 
 COLUMNS = ("run", "status", "step", "loss", "val loss", "tokens/s", "left", "")
 COLOURS = {"done": "green", "running": "cyan", "failed": "red", "diverged": "magenta", "preempted": "yellow"}
@@ -23,7 +23,7 @@ REFRESH = 0.25  # seconds between two drawings of the table, at least
 EVERY = 30.0  # seconds between plain lines about runs at work
 
 Row = tuple[str, ...]
-Board = Mapping[str, Standing]
+Board = Mapping[str, RunState]
 
 
 def duration(seconds: float | None) -> str:
@@ -38,7 +38,7 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def row(key: str, run: Standing, phase: str = "") -> Row:
+def row(key: str, run: RunState, phase: str = "") -> Row:
     """Returns a run's cells, as COLUMNS."""
     status = phase or run.status
     total = f"{'~' if run.about else ''}{run.total}" if run.total is not None else ""
@@ -193,7 +193,7 @@ class Lines:
         print(f"{time.strftime('%H:%M:%S')} {plain(line)}", flush=True)
 
 
-def _told(run: Standing, phase: str) -> str:
+def _told(run: RunState, phase: str) -> str:
     """Returns one run in words, for a line of its own."""
     _, status, steps, loss, val_loss, speed, left, note = row("", run, phase)
     named = [

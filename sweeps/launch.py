@@ -90,10 +90,10 @@ def launch(
         return summary
 
 
-def _announce(shown: Any, sweep: Sweep, directory: Path, told: str, change: state.Change) -> None:
+def _announce(shown: Any, sweep: Sweep, directory: Path, message: str, change: state.Change) -> None:
     runs = len(sweep.runs())
     arms = sum(len(study.arms) for study in sweep.studies)
-    shown.say(f"sweep {sweep.name}: {arms} arms, {runs} runs into {directory}; {told}")
+    shown.say(f"sweep {sweep.name}: {arms} arms, {runs} runs into {directory}; {message}")
     if change.added:
         shown.say(f"new in the sweep file: {', '.join(change.added)}")
     if change.dropped:
@@ -148,14 +148,14 @@ def main(argv: list[str]) -> int:
         help="a run that takes longer, evaluations included, is saved and counts as failed: 90s, 15m, 2h, 1d",
     )
     parser.epilog = "--config.x=v changes a field of every arm. docs/sweeps.md says how to work with Slurm and Ray."
-    given = parser.parse_args(rest)
-    where = engines.Where.parse(given)
-    timeout = policies.seconds(given.run_timeout, "--run-timeout") if given.run_timeout else None
-    policy = Policy(given.on_failure, given.retries, timeout)
-    packs.check(given.pack, where.name, where.launcher.packs)
-    sweep = expand.load(given.sweep, overrides)
-    out, pack = Path(given.out), given.pack
-    return launch(sweep, out, workers=given.workers, report=build_report, policy=policy, where=where, pack=pack).code
+    args = parser.parse_args(rest)
+    where = engines.Where.parse(args)
+    timeout = policies.seconds(args.run_timeout, "--run-timeout") if args.run_timeout else None
+    policy = Policy(args.on_failure, args.retries, timeout)
+    packs.check(args.pack, where.name, where.launcher.packs)
+    sweep = expand.load(args.sweep, overrides)
+    out, pack = Path(args.out), args.pack
+    return launch(sweep, out, workers=args.workers, report=build_report, policy=policy, where=where, pack=pack).code
 
 
 if __name__ == "__main__":

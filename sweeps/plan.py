@@ -125,15 +125,15 @@ def stages(config: ConfigDict) -> Iterator[tuple[float, int, int]]:
 
 
 def plan(
-    sweep: Sweep, target: Target, names: Sequence[str], told: Callable[[str], None] = lambda _: None
+    sweep: Sweep, target: Target, names: Sequence[str], message: Callable[[str], None] = lambda _: None
 ) -> list[Line]:
-    """Returns what every arm costs; `told` hears the name of each when it is through."""
+    """Returns what every arm costs; `message` hears the name of each when it is through."""
     lines: list[Line] = []
     known: Known = {}
     for study in sweep.studies:
         for arm in study.arms:
             lines.append(cost(study, arm, target, names, known))
-            told(arm.name)
+            message(arm.name)
     return lines
 
 
@@ -156,18 +156,18 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--json", metavar="FILE", help="also write the plan there")
     parser.epilog = "--config.x=v changes a field of every arm. Exit code 1 where an arm does not fit or not compile."
-    given = parser.parse_args(rest)
-    targets.check(given.target)
-    names = _programs(given.programs, given.target)
-    sweep = expand.load(given.sweep, overrides)
+    args = parser.parse_args(rest)
+    targets.check(args.target)
+    names = _programs(args.programs, args.target)
+    sweep = expand.load(args.sweep, overrides)
     startup.flags()
-    if given.target in targets.LOCAL and os.environ.get("JAX_PLATFORMS"):
+    if args.target in targets.LOCAL and os.environ.get("JAX_PLATFORMS"):
         resources.machine()  # refuses a platform that is not here, though the CPU could be planned for
-    target = targets.open_target(given.target)
+    target = targets.open_target(args.target)
     _remember(target)
     lines = _with_progress(sweep, target, names)
-    if given.json:
-        _write(Path(given.json), sweep, target, lines)
+    if args.json:
+        _write(Path(args.json), sweep, target, lines)
     table.show(lines, target, Console(highlight=False))
     return 0 if all(line.good for line in lines) else 1
 

@@ -25,7 +25,7 @@ from sweeps.display import aligned, row, summary, table
 from sweeps.launchers import registry
 from sweeps.spec import looks
 from sweeps.store import state
-from sweeps.store.run_status import Standing
+from sweeps.store.run_status import RunState
 
 LINES = 5  # of the log of a failed run
 BYTES = 16384  # at the end of a log that hold its last lines
@@ -41,31 +41,31 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--log", type=int, default=LINES, metavar="N", help="last lines of a failed run's log (%(default)s)"
     )
-    given = parser.parse_args(argv)
-    directory = Path(given.directory)
-    if given.log < 0:
-        raise UserError(f"--log={given.log}: must be 0 or more")
-    if given.watch is None:
-        show(directory, given.log)
+    args = parser.parse_args(argv)
+    directory = Path(args.directory)
+    if args.log < 0:
+        raise UserError(f"--log={args.log}: must be 0 or more")
+    if args.watch is None:
+        show(directory, args.log)
         return 0
     try:
-        every = float(given.watch)
+        every = float(args.watch)
     except ValueError:
         every = 0.0
     if every <= 0:
-        raise UserError(f"--watch={given.watch}: must be a number of seconds above 0")
-    watch(directory, every, given.log)
+        raise UserError(f"--watch={args.watch}: must be a number of seconds above 0")
+    watch(directory, every, args.log)
     return 0
 
 
-def standings(directory: Path) -> tuple[dict[str, Standing], str]:
+def run_states(directory: Path) -> tuple[dict[str, RunState], str]:
     """Returns how every run stands by its files and by the engine that has it; and a line where that is silent."""
-    return registry.overlay(directory, state.standings(directory))
+    return registry.overlay(directory, state.run_states(directory))
 
 
 def show(directory: Path, log: int) -> None:
     """Prints it once."""
-    board, silence = standings(directory)
+    board, silence = run_states(directory)
     if sys.stdout.isatty():
         Console().print(table(board, {}))
     else:
@@ -73,7 +73,7 @@ def show(directory: Path, log: int) -> None:
         print(f"\n{summary(board)}")
     for line in plans(directory):
         print(line)
-    extra = state.strangers(directory, list(board))
+    extra = state.unknown_runs(directory, list(board))
     if extra:
         print(f"no longer in the sweep file: {plain(', '.join(extra))}")
     for line in ([silence] if silence else []) + logs(directory, board, log):
@@ -82,8 +82,8 @@ def show(directory: Path, log: int) -> None:
 
 def plans(directory: Path) -> list[str]:
     """Returns a line for each study that adds seeds by a plan: which look is complete, and what is open."""
-    found = looks.states(directory, looks.planned(state.read(directory)))
-    return [plain(f"{name}: {one.words}") for name, one in found.items()]
+    result = looks.states(directory, looks.planned(state.read(directory)))
+    return [plain(f"{name}: {one.words}") for name, one in result.items()]
 
 
 def watch(directory: Path, every: float, log: int) -> None:
@@ -93,7 +93,7 @@ def watch(directory: Path, every: float, log: int) -> None:
         if console.is_terminal:
             with Live(console=console, auto_refresh=False, screen=False) as live:
                 while True:
-                    board, silence = standings(directory)
+                    board, silence = run_states(directory)
                     ends = [silence] * bool(silence) + plans(directory) + logs(directory, board, log)
                     ends = fitting(ends, console.height // 2)
                     live.update(
@@ -108,7 +108,7 @@ def watch(directory: Path, every: float, log: int) -> None:
                     time.sleep(every)
         before: list[str] = []
         while True:
-            board, silence = standings(directory)
+            board, silence = run_states(directory)
             lines = [
                 *aligned([row(key, run) for key, run in board.items()]),
                 summary(board),
@@ -131,23 +131,23 @@ def fitting(lines: list[str], room: int) -> list[str]:
     return lines if len(lines) <= room else [*lines[: room - 1], "... (without --watch, all of them are shown)"]
 
 
-def over(directory: Path, board: Mapping[str, Standing]) -> bool:
+def over(directory: Path, board: Mapping[str, RunState]) -> bool:
     """Tells whether no launcher is at work and no run waits or is at work, nor any of its evaluations."""
 
-    def ended(run: Standing) -> bool:
+    def ended(run: RunState) -> bool:
         return run.status in ("diverged", "failed") or (run.status == "done" and not run.missing)
 
     return all(map(ended, board.values())) and not state.launcher(directory)
 
 
-def logs(directory: Path, board: Mapping[str, Standing], number: int) -> list[str]:
+def logs(directory: Path, board: Mapping[str, RunState], number: int) -> list[str]:
     """Returns the last `number` lines of the log of every run that failed, or whose evaluation did."""
-    found = []
+    results = []
     for key, run in board.items():
         path = directory / "runs" / key / "log.txt"
         if number and (run.status == "failed" or run.eval_errors) and (lines := tail(path, number)):
-            found += ["", f"{key}: the end of {path}:", *(f"    {line}" for line in lines)]
-    return found
+            results += ["", f"{key}: the end of {path}:", *(f"    {line}" for line in lines)]
+    return results
 
 
 def tail(path: Path, number: int) -> list[str]:

@@ -69,7 +69,7 @@ def _block(pick: Callable[..., Any]) -> Changes:
 
 def _attention(pick: Callable[..., Any]) -> Changes:
     scale, latent = pick(None, 0.4), pick(False, False, True)
-    found = {
+    results = {
         "model.attention.qkv": pick("split", "fused"),
         "model.attention.qkv_bias": pick(False, True),
         "model.attention.out_bias": pick(False, True),
@@ -83,7 +83,7 @@ def _attention(pick: Callable[..., Any]) -> Changes:
         "model.attention.kind": "mla" if latent else "gqa",
     }
     if latent:
-        found |= {
+        results |= {
             "model.num_kv_heads": None,
             "model.attention.qkv": "split",
             "model.attention.qkv_bias": False,
@@ -94,7 +94,7 @@ def _attention(pick: Callable[..., Any]) -> Changes:
             "model.attention.mla.rope_dim": pick(4, 2, 6),
             "model.attention.mla.value_dim": pick(None, 5),
         }
-    return found
+    return results
 
 
 def _kernel(pick: Callable[..., Any], drawn: Changes, kinds: set[str]) -> Changes:
@@ -109,12 +109,12 @@ def _positions(pick: Callable[..., Any], layers: int, latent: bool) -> tuple[Cha
     mixed = attention.ROTATION if latent else [kind for kind in positions.KINDS if kind not in positions.ABSOLUTE]
     if pick(True, False):
         pattern = tuple(pick(*mixed) for _ in range(pick(2, 3)))
-        kinds, found = set(pattern), {"model.position.pattern": pattern, "model.position.kind": pick(*mixed)}
+        kinds, result = set(pattern), {"model.position.pattern": pattern, "model.position.kind": pick(*mixed)}
     else:
         kind = pick(*(mixed if latent else positions.KINDS))
-        kinds, found = {kind}, {"model.position.kind": kind}
+        kinds, result = {kind}, {"model.position.kind": kind}
         pattern = (kind,)
-    found |= {
+    result |= {
         "model.position.max_length": pick(16, 24) if "learned" in kinds else None,
         "model.position.xpos.base": pick(8.0, 512.0),
         "model.position.t5.buckets": pick(6, 8),
@@ -126,7 +126,7 @@ def _positions(pick: Callable[..., Any], layers: int, latent: bool) -> tuple[Cha
     temperature = pick("none", "none", "log_n", "llama4", "ministral3")
     nope = "none" in pattern[:layers]
     return {
-        **found,
+        **result,
         "model.position.temperature.kind": temperature,
         "model.position.temperature.length": pick(None, 2, 3),
         "model.position.temperature.layers": pick("auto", "nope", "all") if nope else "all",
@@ -135,21 +135,21 @@ def _positions(pick: Callable[..., Any], layers: int, latent: bool) -> tuple[Cha
 
 def _rope(pick: Callable[..., Any], kinds: set[str], head_dim: int, latent: bool) -> Changes:
     """`head_dim` is what may turn of it: mla's rope_dim."""
-    turning = kinds & {"rope", "xpos"}
-    shares = [share for share in (1.0, 0.5, 0.75) if not turning or int(head_dim * share) in (2, 4, 6, 8)]
+    rotation = kinds & {"rope", "xpos"}
+    shares = [share for share in (1.0, 0.5, 0.75) if not rotation or int(head_dim * share) in (2, 4, 6, 8)]
     share = 1.0 if latent else pick(*shares)
-    width = min(int(head_dim * share) if turning else head_dim, head_dim)
+    width = min(int(head_dim * share) if rotation else head_dim, head_dim)
     scalings = [
         kind
         for kind in positions.SCALINGS
         if (kinds & {*positions.SCALED} or kind == "none")
         and (width > 2 or kind not in ("ntk", "dynamic"))
         # One list serves one rotary width.
-        and (kind != "longrope" or "p_rope" not in kinds or not turning or share == 1)
+        and (kind != "longrope" or "p_rope" not in kinds or not rotation or share == 1)
     ]
     scaling = pick(*scalings)
     name = "model.position.rope.scaling"
-    found = {
+    results = {
         "model.position.rope.theta": pick(10000.0, 50.0),
         "model.position.rope.fraction": share,
         "model.position.rope.pairing": pick("half", "interleaved"),
@@ -159,7 +159,7 @@ def _rope(pick: Callable[..., Any], kinds: set[str], head_dim: int, latent: bool
     }
     if scaling == "yarn":
         scales = pick((None, None), (1.0, 0.5))
-        found |= {
+        results |= {
             f"{name}.truncate": pick(True, False),
             f"{name}.beta_fast": pick(32.0, 2.0),
             f"{name}.attention_factor": pick(None, 1.2),
@@ -168,12 +168,12 @@ def _rope(pick: Callable[..., Any], kinds: set[str], head_dim: int, latent: bool
         }
     if scaling == "longrope":
         pairs = (head_dim if kinds & {"p_rope"} and not kinds & {"rope"} else width) // 2
-        found |= {
+        results |= {
             f"{name}.short_factor": tuple(1 + 0.1 * i for i in range(pairs)),
             f"{name}.long_factor": tuple(1.5 + i for i in range(pairs)),
             f"{name}.attention_factor": pick(None, 1.2),
         }
-    return found
+    return results
 
 
 @st.composite
@@ -183,12 +183,12 @@ def changes(draw: st.DrawFn) -> Changes:
     def pick(*values: Any) -> Any:
         return draw(st.sampled_from(values))
 
-    found = _shape(pick) | _block(pick) | _attention(pick)
-    latent = found["model.attention.kind"] == "mla"
-    placed, kinds = _positions(pick, found["model.num_layers"], latent)
-    found |= placed
-    turning = found["model.attention.mla.rope_dim"] if latent else found["model.head_dim"]
-    return found | _kernel(pick, found, kinds) | _rope(pick, kinds, turning, latent)
+    result = _shape(pick) | _block(pick) | _attention(pick)
+    latent = result["model.attention.kind"] == "mla"
+    placed, kinds = _positions(pick, result["model.num_layers"], latent)
+    result |= placed
+    rotation = result["model.attention.mla.rope_dim"] if latent else result["model.head_dim"]
+    return result | _kernel(pick, result, kinds) | _rope(pick, kinds, rotation, latent)
 
 
 @st.composite
@@ -204,20 +204,22 @@ CANDIDATES = (0, -1, 1, 2, 3, 2**63, 0.0, -1.0, -0.5, 0.5, 1.0, 1.5, "nonesuch")
 def alone() -> list[tuple[str, Any]]:
     """Returns (field, a value that is never allowed), several for every field that has a rule of its own."""
     kinds = fields.types()
-    found: list[tuple[str, Any]] = []
+    results: list[tuple[str, Any]] = []
     for name, field in base.SCHEMA.items():
         candidates = ((0,), (-1,), (1.5,), ("nonesuch",)) if field.type is tuple else CANDIDATES
-        found += [
+        results += [
             (name, value)
             for value in candidates
             if type(value) is field.type and field.problem(name, value) is not None
         ]
-    found += [(name, value) for name, kind in kinds.items() if kind is float for value in (float("nan"), float("inf"))]
+    results += [
+        (name, value) for name, kind in kinds.items() if kind is float for value in (float("nan"), float("inf"))
+    ]
     # Wrong types: text for a number, a number for text, a fraction for a whole number, a number for a list.
     wrong: dict[type, tuple[Any, ...]] = {int: ("4", 1.5, True), float: ("4", True), bool: (1, "yes"), str: (1, True)}
-    found += [(name, value) for name, kind in kinds.items() for value in wrong.get(kind, (1, "ab"))]
-    found += [("model.attention.window_pattern", (4, -1)), ("model.position.pattern", ("rope", "nonesuch"))]
-    return found
+    results += [(name, value) for name, kind in kinds.items() for value in wrong.get(kind, (1, "ab"))]
+    results += [("model.attention.window_pattern", (4, -1)), ("model.position.pattern", ("rope", "nonesuch"))]
+    return results
 
 
 MLA: Changes = {"model.attention.kind": "mla", "model.position.pattern": ("rope", "none")}

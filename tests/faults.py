@@ -142,25 +142,25 @@ red:
 
 def numbers_of(node: ast.FunctionDef) -> set[int]:
     """Returns the faults a test function's decorators name; none where it is marked slow."""
-    found: set[int] = set()
+    results: set[int] = set()
     for decorator in node.decorator_list:
         text = ast.unparse(decorator)
         if text == "pytest.mark.slow":
             return set()
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.fault":
-            found |= {ast.literal_eval(argument) for argument in decorator.args}
-    return found
+            results |= {ast.literal_eval(argument) for argument in decorator.args}
+    return results
 
 
 def marked(folder: Path = Path("tests")) -> dict[int, list[str]]:
     """Returns {number: tests that prove it in `make test`, as path::name}, from the sources below a folder."""
-    found: dict[int, list[str]] = {}
+    results: dict[int, list[str]] = {}
     for path in sorted(folder.rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 for number in numbers_of(node):
-                    found.setdefault(number, []).append(f"{path.relative_to(folder.parent).as_posix()}::{node.name}")
-    return found
+                    results.setdefault(number, []).append(f"{path.relative_to(folder.parent).as_posix()}::{node.name}")
+    return results
 
 
 def page() -> str:

@@ -12,7 +12,7 @@ SILENT = {"name": "numpy", "skip_reason": "Dependency not found on PyPI and coul
 
 
 @pytest.mark.parametrize(
-    ("dependencies", "code", "told"),
+    ("dependencies", "code", "message"),
     [
         ([CLEAN], 0, "1 dependencies, 0 vulnerabilities, 0 without an answer"),
         ([CLEAN, BAD], 1, "vulnerable: old 1.0: GHSA-1, fixed in 1.1"),
@@ -21,10 +21,10 @@ SILENT = {"name": "numpy", "skip_reason": "Dependency not found on PyPI and coul
         ([], 3, "no dependency"),
     ],
 )
-def test_found_and_unanswered_are_told_apart(dependencies, code, told):
+def test_found_and_unanswered_are_told_apart(dependencies, code, message):
     output = json.dumps({"dependencies": dependencies, "fixes": []})
     got, lines = audit.verdict(output, "", "osv")
-    assert got == code and told in "\n".join(lines)
+    assert got == code and message in "\n".join(lines)
 
 
 @pytest.mark.parametrize("output", ["", "{", "[]", '{"fixes": []}'])

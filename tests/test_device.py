@@ -32,26 +32,26 @@ def test_a_part_that_fails_hangs_or_writes_nonsense_leaves_the_others(tmp_path, 
         part("nonsense", "import sys; open(sys.argv[1], 'w').write('{')"),
         part("fine", WRITES.format({"wrong": [], "figure": 7})),
     ]
-    found: dict = {}
-    main.run_all(found, todo, tmp_path, time.monotonic() + 15, lambda line: None)
-    status = {name: one["status"] for name, one in found.items()}
+    results: dict = {}
+    main.run_all(results, todo, tmp_path, time.monotonic() + 15, lambda line: None)
+    status = {name: one["status"] for name, one in results.items()}
     assert status == {"raises": "failed", "crashes": "failed", "hangs": "timeout", "nonsense": "failed", "fine": "done"}
     content = json.loads((tmp_path / "device.json").read_text())
     assert next(iter(content)) == "wrong" and content["parts"]["fine"]["figure"] == 7
-    told = "\n".join(content["wrong"])
-    assert "the kernel is gone" in told and "SIGABRT" in told and "hangs: took more than" in told
-    assert "half: a | difference" in told  # what a part had saved when its time ended
+    message = "\n".join(content["wrong"])
+    assert "the kernel is gone" in message and "SIGABRT" in message and "hangs: took more than" in message
+    assert "half: a | difference" in message  # what a part had saved when its time ended
     lines = (tmp_path / "device.md").read_text().splitlines()
     assert lines[0] == "# unknown device: 5 wrong" and "the kernel is gone" in lines[2]
 
 
 def test_parts_without_time_are_told_and_no_fault(tmp_path):
-    found: dict = {}
-    main.run_all(found, [part("a", WRITES.format({"wrong": []}))] * 1, tmp_path, time.monotonic() + 30, print)
+    results: dict = {}
+    main.run_all(results, [part("a", WRITES.format({"wrong": []}))] * 1, tmp_path, time.monotonic() + 30, print)
     late = [part("b", WRITES.format({"wrong": []})), part("c", "raise SystemExit(1)")]
-    main.run_all(found, late, tmp_path, time.monotonic() - 1, print)
-    assert found["c"]["status"] == "not run" and report.not_run(found) == ["c: no time was left"]
-    assert not report.wrong(found)
+    main.run_all(results, late, tmp_path, time.monotonic() - 1, print)
+    assert results["c"]["status"] == "not run" and report.not_run(results) == ["c: no time was left"]
+    assert not report.wrong(results)
 
 
 def trained(**changes):
@@ -59,7 +59,7 @@ def trained(**changes):
     return {"losses": [2.0, 1.0], "mfu": 0.6, "memory": memory} | changes
 
 
-@pytest.mark.parametrize("changes, told", [
+@pytest.mark.parametrize("changes, message", [
     ({}, None),
     ({"mfu": None, "memory": {"compiled": 100, "measured": None, "before": None}}, None),
     ({"losses": [2.0, float("nan")]}, "not finite at step 2"),
@@ -67,9 +67,9 @@ def trained(**changes):
     ({"mfu": 0.3}, "30% MFU"),
     ({"memory": {"compiled": 2**30, "measured": 2**31, "before": 0}}, "2.00 GiB measured where 1.00 are compiled"),
 ])  # fmt: skip
-def test_what_is_wrong_in_training(changes, told):
-    found = parts._wrong_in_training("preset", trained(**changes))
-    assert len(found) == (told is not None) and (told is None or told in found[0])
+def test_what_is_wrong_in_training(changes, message):
+    result = parts._wrong_in_training("preset", trained(**changes))
+    assert len(result) == (message is not None) and (message is None or message in result[0])
 
 
 def test_a_peer_has_the_presets_shape():
@@ -83,18 +83,18 @@ def test_a_peer_has_the_presets_shape():
 
 def test_without_pytorch_the_peer_says_so(monkeypatch):
     monkeypatch.setattr(peer.importlib.util, "find_spec", lambda name: None)
-    found = peer.measured({})
-    assert "torch and transformers not installed" in found["not_run"] and not found["wrong"]
+    result = peer.measured({})
+    assert "torch and transformers not installed" in result["not_run"] and not result["wrong"]
 
 
-@pytest.mark.parametrize("given, told", [
+@pytest.mark.parametrize("given, message", [
     (["--minutes=0"], "--minutes=0: must be above 0"),
     (["--only=equivalense"], "is no part; did you mean equivalence"),
     (["--torch-python=/no/python"], "cannot be run"),
     (["--out=tests/test_device.py"], "cannot be made"),
 ])  # fmt: skip
-def test_bad_input_is_one_line(given, told):
-    with pytest.raises(UserError, match=told):
+def test_bad_input_is_one_line(given, message):
+    with pytest.raises(UserError, match=message):
         main.main(given)
 
 
@@ -113,13 +113,13 @@ def test_everything_runs_on_a_cpu_without_grain_or_tfds(tmp_path):
     assert content["wrong"] == [] and done.returncode == 0, done.stdout
     assert {name: one["status"] for name, one in content["parts"].items()} == dict.fromkeys(content["parts"], "done")
     assert set(content["parts"]) >= set(parts.PARTS)
-    found = content["parts"]
-    assert {row["dtype"] for row in found["equivalence"]["rows"]} == {"float32", "bfloat16"}
-    assert {row["what"] for row in found["equivalence"]["rows"] if row["reason"] is None} >= {
+    result = content["parts"]
+    assert {row["dtype"] for row in result["equivalence"]["rows"]} == {"float32", "bfloat16"}
+    assert {row["what"] for row in result["equivalence"]["rows"] if row["reason"] is None} >= {
         "core blocked", "core xla", "core splash", "core flash"}  # fmt: skip
     for name in parts.PRESETS:
-        training, decoding = found[f"train {name}"], found[f"decode {name}"]
+        training, decoding = result[f"train {name}"], result[f"decode {name}"]
         assert training["losses"][-1] < training["losses"][0] and training["memory"]["compiled"] > 0
         assert [one["rows"] for one in decoding["programs"]] == [1, 1, 8, 8, 64, 64]
-    assert [one["runs"] for one in found["packs"]["packs"]] == [1, 8, 32]
+    assert [one["runs"] for one in result["packs"]["packs"]] == [1, 8, 32]
     assert done.stdout.startswith("# cpu (cpu): nothing is wrong")

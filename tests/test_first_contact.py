@@ -32,8 +32,10 @@ def lines_of(*command: str, **env: str) -> list[str]:
 
 def commands() -> list[str]:
     """Every file of a room that is a command."""
-    found = [p for room in ("convert", "data", "eval", "report", "sweeps") for p in Path(CHECKOUT / room).glob("*.py")]
-    return sorted(str(p.relative_to(CHECKOUT)) for p in found if "cli.main(main)" in p.read_text())
+    results = [
+        p for room in ("convert", "data", "eval", "report", "sweeps") for p in Path(CHECKOUT / room).glob("*.py")
+    ]
+    return sorted(str(p.relative_to(CHECKOUT)) for p in results if "cli.main(main)" in p.read_text())
 
 
 @pytest.mark.parametrize("path", commands())

@@ -94,7 +94,7 @@ def test_a_sweep_of_any_json_is_read_or_refused(tmp_path: Path, value: Any, stud
     for given_value in (value, {"studies": studies}, {"studies": [{"name": "a", "arms": [studies], "seeds": [0]}]}):
         (tmp_path / "sweep.json").write_text(json.dumps(given_value))
         try:
-            state.standings(tmp_path)
+            state.run_states(tmp_path)
         except UserError as error:
             assert "sweep.json" in str(error)
 

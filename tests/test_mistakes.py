@@ -83,8 +83,8 @@ def test_a_variable_of_the_shell_that_was_not_set(tmp_path: Path, monkeypatch, o
 
 def test_places_where_no_run_can_be(tmp_path: Path) -> None:
     config = config_file(tmp_path)
-    for place, told in (("it.py", "File exists; choose another"), ("it.py/a", "Not a directory; choose another")):
-        assert told in refused(train.main, config, f"--workdir={tmp_path / place}")
+    for place, message in (("it.py", "File exists; choose another"), ("it.py/a", "Not a directory; choose another")):
+        assert message in refused(train.main, config, f"--workdir={tmp_path / place}")
     write_json(tmp_path / "sweep" / "sweep.json", {})
     assert "holds a sweep (sweep.json), not a run" in refused(train.main, config, f"--workdir={tmp_path / 'sweep'}")
     assert not (tmp_path / "sweep" / "config.json").exists()
@@ -109,13 +109,13 @@ def test_a_run_whose_parts_no_longer_belong_together(trained: Path, tmp_path: Pa
     config = read_json(run / "config.json")
     config["model"]["width"] = 32
     write_json(run / "config.json", config)
-    told = refused(evaluations.main, f"--workdir={run}", "--evals=loss")
-    assert "config.json is not what the run was trained with: model.width was 16, is now 32" in told
+    message = refused(evaluations.main, f"--workdir={run}", "--evals=loss")
+    assert "config.json is not what the run was trained with: model.width was 16, is now 32" in message
     info = read_json(run / "run.json")
     del info["identity"]  # a run from before identities were kept
     write_json(run / "run.json", info)
-    told = refused(evaluations.main, f"--workdir={run}", "--evals=loss")
-    assert "config.json: does not fit the checkpoint of step 2: " in told and "has shape (" in told
+    message = refused(evaluations.main, f"--workdir={run}", "--evals=loss")
+    assert "config.json: does not fit the checkpoint of step 2: " in message and "has shape (" in message
 
 
 def test_a_prompt_that_is_no_utf8(trained: Path) -> None:
@@ -169,10 +169,10 @@ def test_tensors_are_spoilt_behind_a_header_that_is_read(tmp_path: Path) -> None
     content = (tmp_path / "it.safetensors").read_bytes()
     read = broken = 0
     for seed in range(60):
-        spoilt, _ = mutate.tensors(random.Random(seed), content)
-        size = int.from_bytes(spoilt[:8], "little")
+        corrupted, _ = mutate.tensors(random.Random(seed), content)
+        size = int.from_bytes(corrupted[:8], "little")
         try:
-            json.loads(spoilt[8 : 8 + size])
+            json.loads(corrupted[8 : 8 + size])
             read += 1
         except ValueError:
             broken += 1
@@ -180,16 +180,16 @@ def test_tensors_are_spoilt_behind_a_header_that_is_read(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("NaN", "must be an object, not nan"),
         ('{"status": "done", "val_loss": 1.0, "error": null}', "says of the run that it is done, but has no step"),
     ],
 )
-def test_a_run_json_that_is_none_is_named(tmp_path, text, told) -> None:
+def test_a_run_json_that_is_none_is_named(tmp_path, text, message) -> None:
     path = tmp_path / "run.json"
     path.write_text(text)
-    with pytest.raises(UserError, match=rf"{path}: {told}"):
+    with pytest.raises(UserError, match=rf"{path}: {message}"):
         record.read(path)
 
 

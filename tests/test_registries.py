@@ -85,8 +85,8 @@ def test_strategies_draw_every_key() -> None:
         drawn.append(whole.model)
 
     draw()
-    found = together(drawn)
-    missing = {field: keys - found[field] - ELSEWHERE.get(field, set()) for field, keys in KEYS.items()}
+    result = together(drawn)
+    missing = {field: keys - result[field] - ELSEWHERE.get(field, set()) for field, keys in KEYS.items()}
     assert missing == {field: set() for field in KEYS}
 
 
@@ -111,11 +111,11 @@ def test_a_scaling_reads_the_fields_that_it_declares(kind: str) -> None:
                              "short_factor": (1.5,) * 8, "long_factor": (3.0,) * 8}  # fmt: skip
 
     def numbers(more: dict[str, Any]) -> np.ndarray:
-        scaling, found = Scaling(kind, **{**plain, **more}), []
+        scaling, result = Scaling(kind, **{**plain, **more}), []
         for length in (8, 1000):
             inv_freq, factor = scaling.frequencies(1e4, 16, jnp.full((1, 1), length))
-            found += [*np.asarray(inv_freq, np.float64).reshape(-1), factor, scaling.score_factor]
-        return np.array(found)
+            result += [*np.asarray(inv_freq, np.float64).reshape(-1), factor, scaling.score_factor]
+        return np.array(result)
 
     declared = {field.name for field in dataclasses.fields(Scaling)} - {"kind"}
     assert declared == {*other}

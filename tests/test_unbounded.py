@@ -56,7 +56,7 @@ DOUBLING = {"type": "Sequence", "normalizers": [replace({"String": "a"}, "aa")] 
 ADDED = {"content": "x", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
 
 
-@pytest.mark.parametrize("changes, told", [
+@pytest.mark.parametrize("changes, message", [
     ({"model": {"type": "WordLevel", "vocab": {"a": 0, "far": 2**31}, "unk_token": "a"}}, "token id 2147483648"),
     ({"added_tokens": [{**ADDED, "id": 2**31}]}, "token id 2147483648"),
     ({"normalizer": DOUBLING}, "its normalizer can make a text 1.1e[+]12 times as long"),
@@ -64,10 +64,10 @@ ADDED = {"content": "x", "single_word": False, "lstrip": False, "rstrip": False,
     ({"normalizer": replace({"Regex": ""}, "a" * 100)}, "its normalizer can make a text 101 times"),
     ({"decoder": {"type": "Sequence", "decoders": [replace({"String": "a"}, "aa")] * 40}}, "its decoder can make"),
 ], ids=["far id", "far added", "doubling", "long", "empty match", "decoder"])  # fmt: skip
-def test_a_tokenizer_that_asks_for_work_without_measure_is_refused(tmp_path, changes, told) -> None:
+def test_a_tokenizer_that_asks_for_work_without_measure_is_refused(tmp_path, changes, message) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(tokenizer(**changes))
-    with pytest.raises(UserError, match=f"is not a tokenizer.json .*{told}"):
+    with pytest.raises(UserError, match=f"is not a tokenizer.json .*{message}"):
         tokenizers.from_file(path)
 
 

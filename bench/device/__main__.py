@@ -64,10 +64,10 @@ def peer(name: str, tiny: bool, python: str, folder: Path) -> Part:
 
 def chosen(tiny: bool, python: str, folder: Path) -> list[Part]:
     """Returns all parts but the first, the device's own, in the order of what matters most."""
-    found = [ours("equivalence", tiny)]
+    results = [ours("equivalence", tiny)]
     for name in parts.PRESETS:
-        found += [ours(f"train {name}", tiny), peer(name, tiny, python, folder)]
-    return [*found, *(ours(name, tiny) for name in parts.PARTS if name.startswith(("decode", "packs", "profile")))]
+        results += [ours(f"train {name}", tiny), peer(name, tiny, python, folder)]
+    return [*results, *(ours(name, tiny) for name in parts.PARTS if name.startswith(("decode", "packs", "profile")))]
 
 
 def run(part: Part, folder: Path, limit: float) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def run(part: Part, folder: Path, limit: float) -> dict[str, Any]:
             saved = json.loads(out.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             saved = {}
-        told = [*saved.get("wrong", ()), f"{part.name}: {why} ({log.name})"]
-        return {**saved, "status": status, "took": took, "wrong": told}
+        messages = [*saved.get("wrong", ()), f"{part.name}: {why} ({log.name})"]
+        return {**saved, "status": status, "took": took, "wrong": messages}
 
     try:
         with log.open("wb") as said:
@@ -104,10 +104,10 @@ def run(part: Part, folder: Path, limit: float) -> dict[str, Any]:
         if code:
             why = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
             return ended("failed", f"{why}: {last_line(log)}")
-        found = json.loads(out.read_text(encoding="utf-8"))
+        result = json.loads(out.read_text(encoding="utf-8"))
     except (Exception, SystemExit) as error:  # of the part, of what it wrote, or of the disk
         return ended("failed", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
-    return {"status": "done", "took": time.perf_counter() - began, **found}
+    return {"status": "done", "took": time.perf_counter() - began, **result}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -124,28 +124,28 @@ def last_line(log: Path) -> str:
 
 
 def run_all(
-    found: dict[str, dict[str, Any]], todo: Sequence[Part], folder: Path, until: float, told: Callable[[str], None]
+    results: dict[str, dict[str, Any]], todo: Sequence[Part], folder: Path, until: float, message: Callable[[str], None]
 ) -> None:
     """Runs parts one after the other until a time (of `time.monotonic`), and writes the report after each.
 
     Args:
-        found: what each part found, by name; filled here.
+        results: what each part found, by name; filled here.
         todo: the parts.
         folder: where the files go.
         until: when all are to be through.
-        told: hears of each.
+        message: called with a line before and after each.
     """
     for index, part in enumerate(todo):
         left = until - time.monotonic()
         share = part.weight / sum(other.weight for other in todo[index:])
         if left < LEAST and index:
-            found[part.name] = {"status": "not run", "took": 0.0, "wrong": [], "not_run": "no time was left"}
+            results[part.name] = {"status": "not run", "took": 0.0, "wrong": [], "not_run": "no time was left"}
         else:
             limit = max(LEAST, left * share if index + 1 < len(todo) else left)
-            told(f"{part.name} (at most {limit:.0f} s)")
-            found[part.name] = run(part, folder, limit)
-            told(f"{part.name}: {found[part.name]['status']} in {found[part.name]['took']:.0f} s")
-        report.write(folder, found)
+            message(f"{part.name} (at most {limit:.0f} s)")
+            results[part.name] = run(part, folder, limit)
+            message(f"{part.name}: {results[part.name]['status']} in {results[part.name]['took']:.0f} s")
+        report.write(folder, results)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -157,35 +157,35 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--list", action="store_true", help="print the names of all parts")
     parser.add_argument("--tiny", action="store_true", help="the sizes of a CPU, whatever the device is")
     parser.add_argument("--torch-python", default=sys.executable, help="a Python with PyTorch and transformers")
-    given = parser.parse_args(argv)
-    if not 0 < given.minutes < 24 * 60:
-        raise UserError(f"--minutes={given.minutes:g}: must be above 0 and less than a day")
-    names = [part.name for part in chosen(True, given.torch_python, given.out)]
-    if given.list:
+    args = parser.parse_args(argv)
+    if not 0 < args.minutes < 24 * 60:
+        raise UserError(f"--minutes={args.minutes:g}: must be above 0 and less than a day")
+    names = [part.name for part in chosen(True, args.torch_python, args.out)]
+    if args.list:
         print("\n".join(["device", *names]))
         return 0
-    wanted = [name.strip().replace("_", " ", 1) for name in given.only.split(",") if name.strip()]
-    for name in wanted:
+    expected = [name.strip().replace("_", " ", 1) for name in args.only.split(",") if name.strip()]
+    for name in expected:
         if name not in ("device", *names):
-            raise UserError(f"--only={given.only}: {name!r} is no part{nearest(name, ('device', *names))} (--list)")
-    if shutil.which(given.torch_python) is None:
-        raise UserError(f"--torch-python={given.torch_python}: cannot be run")
+            raise UserError(f"--only={args.only}: {name!r} is no part{nearest(name, ('device', *names))} (--list)")
+    if shutil.which(args.torch_python) is None:
+        raise UserError(f"--torch-python={args.torch_python}: cannot be run")
     try:
-        given.out.mkdir(parents=True, exist_ok=True)
+        args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--out={given.out}: cannot be made: {error.strerror}") from error
-    folder, until = given.out.resolve(), time.monotonic() + 60 * given.minutes
+        raise UserError(f"--out={args.out}: cannot be made: {error.strerror}") from error
+    folder, until = args.out.resolve(), time.monotonic() + 60 * args.minutes
 
-    def told(line: str) -> None:
+    def report_line(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    found: dict[str, dict[str, Any]] = {}
-    run_all(found, [ours("device", given.tiny)], folder, time.monotonic() + max(LEAST, 6 * given.minutes), told)
-    tiny = given.tiny or found["device"].get("device", {}).get("platform", "cpu") == "cpu"
-    todo = [part for part in chosen(tiny, given.torch_python, folder) if not wanted or part.name in wanted]
-    run_all(found, todo, folder, until, told)
+    results: dict[str, dict[str, Any]] = {}
+    run_all(results, [ours("device", args.tiny)], folder, time.monotonic() + max(LEAST, 6 * args.minutes), report_line)
+    tiny = args.tiny or results["device"].get("device", {}).get("platform", "cpu") == "cpu"
+    todo = [part for part in chosen(tiny, args.torch_python, folder) if not expected or part.name in expected]
+    run_all(results, todo, folder, until, report_line)
     print((folder / "device.md").read_text(encoding="utf-8"), end="")
-    return 1 if report.wrong(found) else 0
+    return 1 if report.wrong(results) else 0
 
 
 if __name__ == "__main__":

@@ -76,9 +76,9 @@ def device(tiny: bool) -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed"
     platform = jax.default_backend()
-    found = peaks.peaks("float32" if platform == "cpu" else "bfloat16", copied=2**26 if platform == "cpu" else 2**28)
+    result = peaks.peaks("float32" if platform == "cpu" else "bfloat16", copied=2**26 if platform == "cpu" else 2**28)
     return {"device": timing.device(), "devices": jax.device_count(), "python": sys.version.split()[0],
-            "versions": versions, "peak": found, "wrong": []}  # fmt: skip
+            "versions": versions, "peak": result, "wrong": []}  # fmt: skip
 
 
 def equivalence(tiny: bool) -> dict[str, Any]:
@@ -119,11 +119,11 @@ def equivalence(tiny: bool) -> dict[str, Any]:
 _OUT: list[Path] = []  # where this process's part is written
 
 
-def _save(found: dict[str, Any]) -> None:
+def _save(results: dict[str, Any]) -> None:
     """Keeps what a part found so far, for the case that its time ends."""
     for out in _OUT:
         work = out.with_suffix(".part")
-        work.write_text(json.dumps(found), encoding="utf-8")
+        work.write_text(json.dumps(results), encoding="utf-8")
         work.replace(out)
 
 
@@ -165,14 +165,14 @@ def train(name: str, tiny: bool) -> dict[str, Any]:
     speed = rows * length / took
     flops = counting.flops_per_token(config.model, length)["value"]
     published = (best["published"] or {}).get("flops") if not tiny else None
-    found = {
+    results = {
         "rows": rows, "length": length, "steps": STEPS, "kernel": kernel, "compile_seconds": compile_seconds,
         "seconds": took, "tokens_per_second": speed, "flops_per_token": flops,
         "mfu": speed * flops / published if published else None, "mfu_measured_peak": speed * flops / best["flops"],
         "losses": losses,
         "memory": {"compiled": peak, "measured": after if after and after > (before or 0) else None, "before": before},
     }  # fmt: skip
-    return {**found, "wrong": _wrong_in_training(name, found)}
+    return {**results, "wrong": _wrong_in_training(name, results)}
 
 
 def _counted() -> int | None:
@@ -182,19 +182,19 @@ def _counted() -> int | None:
     return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
 
 
-def _wrong_in_training(name: str, found: dict[str, Any]) -> list[str]:
+def _wrong_in_training(name: str, results: dict[str, Any]) -> list[str]:
     """Returns what is not as it should be in what `train` measured."""
     wrong = []
-    losses = found["losses"]
+    losses = results["losses"]
     if not all(abs(loss) < float("inf") for loss in losses):  # false for nan too
         first = next(step for step, loss in enumerate(losses, 1) if not abs(loss) < float("inf"))
         wrong.append(f"{name}: the loss is not finite at step {first}")
     elif losses[-1] >= losses[0]:
         wrong.append(f"{name}: the loss of one batch, trained on {len(losses)} times, does not fall: "
                      f"{losses[0]:.4f} to {losses[-1]:.4f}")  # fmt: skip
-    if found["mfu"] is not None and found["mfu"] < MFU:
-        wrong.append(f"{name}: {100 * found['mfu']:.0f}% MFU, aimed at {100 * MFU:.0f}%")
-    measured, compiled = found["memory"]["measured"], found["memory"]["compiled"]
+    if results["mfu"] is not None and results["mfu"] < MFU:
+        wrong.append(f"{name}: {100 * results['mfu']:.0f}% MFU, aimed at {100 * MFU:.0f}%")
+    measured, compiled = results["memory"]["measured"], results["memory"]["compiled"]
     if measured and compiled and abs(measured / compiled - 1) > MEMORY:
         wrong.append(f"{name}: {measured / 2**30:.2f} GiB measured where {compiled / 2**30:.2f} are compiled: "
                      f"{100 * (measured / compiled - 1):+.0f}%")  # fmt: skip
@@ -206,7 +206,7 @@ def decode(name: str, tiny: bool) -> dict[str, Any]:
     from eval.cost import ready, throughput
 
     run = _run(preset(name, tiny))
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     wrong = []
     for rows in BATCHES:
         for program in ("prefill", "decode"):
@@ -217,19 +217,19 @@ def decode(name: str, tiny: bool) -> dict[str, Any]:
             except Exception as error:
                 entry["reason"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
                 wrong.append(f"{name}: {program} at batch {rows}: {entry['reason']}")
-            found.append(entry)
-            _save({"programs": found, "wrong": wrong})
-    return {"programs": found, "wrong": wrong}
+            results.append(entry)
+            _save({"programs": results, "wrong": wrong})
+    return {"programs": results, "wrong": wrong}
 
 
 def profile(name: str, tiny: bool) -> dict[str, Any]:
     """Whose the time of a training step, prefill and decode is, part by part."""
     from eval.cost import profile as profiles
-    from eval.progress import Silent
+    from eval.progress import Quiet
 
-    found = profiles.evaluate(_run(preset(name, tiny)), Silent())
-    silent = [program for program, entry in found["programs"].items() if not entry["busy_seconds"]]
-    return {**found, "wrong": [f"{name}: the trace of {program} shows no instruction" for program in silent]}
+    result = profiles.evaluate(_run(preset(name, tiny)), Quiet())
+    silent = [program for program, entry in result["programs"].items() if not entry["busy_seconds"]]
+    return {**result, "wrong": [f"{name}: the trace of {program} shows no instruction" for program in silent]}
 
 
 def packs(tiny: bool) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def packs(tiny: bool) -> dict[str, Any]:
     small = {"model.width": 16, "model.num_layers": 1, "data.length": 16, "data.batch_size": 2} if tiny else {}
     config = validate.resolve(cli.load(CHECKOUT / "configs/tiny.py", {**small, "model.vocab_size": 256}))
     rows, length = config.data.batch_size, config.data.length
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     wrong = []
     for size in PACKS:
         made = [initialise(config.model, seed)[1] for seed in range(size)]
@@ -267,11 +267,11 @@ def packs(tiny: bool) -> dict[str, Any]:
             first = float(losses[0])
             seconds.append(time.perf_counter() - began)
         took = statistics.median(seconds[SKIPPED:])
-        found.append({"runs": size, "seconds": took, "steps_per_second": size / took, "first_loss": first})
-        if abs(first / found[0]["first_loss"] - 1) > PACK_LOSS:
+        results.append({"runs": size, "seconds": took, "steps_per_second": size / took, "first_loss": first})
+        if abs(first / results[0]["first_loss"] - 1) > PACK_LOSS:
             wrong.append(f"packs: a run's loss after {STEPS} steps is {first:.5f} among {size} runs and "
-                         f"{found[0]['first_loss']:.5f} alone")  # fmt: skip
-    return {"packs": found, "wrong": wrong}
+                         f"{results[0]['first_loss']:.5f} alone")  # fmt: skip
+    return {"packs": results, "wrong": wrong}
 
 
 def _run(config: Any) -> Any:

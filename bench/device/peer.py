@@ -14,12 +14,12 @@ from typing import Any
 
 def seconds(work: Any, steps: int, skipped: int) -> float:
     """Returns the median time of a unit of work, without the first ones."""
-    found = []
+    results = []
     for _ in range(steps):
         began = time.perf_counter()
         work()
-        found.append(time.perf_counter() - began)
-    return statistics.median(found[skipped:])
+        results.append(time.perf_counter() - began)
+    return statistics.median(results[skipped:])
 
 
 def measured(given: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def measured(given: dict[str, Any]) -> dict[str, Any]:
 
     case = Case(**given["train"])
     took = seconds(hf_llama.training(case, compiled=True), given["steps"], given["skipped"])
-    found = {"torch": torch.__version__, "device": hf_llama.DEVICE, "seconds": took,
+    results = {"torch": torch.__version__, "device": hf_llama.DEVICE, "seconds": took,
              "tokens_per_second": case.tokens / took, "decode": [], "wrong": []}  # fmt: skip
     for one in given["decode"]:
         case = Case(**one)
@@ -46,8 +46,8 @@ def measured(given: dict[str, Any]) -> dict[str, Any]:
             entry["tokens_per_second"] = case.tokens / seconds(hf_llama.decoding(case, compiled=False), 3, 1)
         except Exception as error:
             entry["reason"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        found["decode"].append(entry)
-    return found
+        results["decode"].append(entry)
+    return results
 
 
 if __name__ == "__main__":

@@ -13,56 +13,56 @@ SHOWN = 5  # parts of the model whose share of the time is told
 Found = Mapping[str, Mapping[str, Any]]
 
 
-def wrong(found: Found) -> list[str]:
+def wrong(result: Found) -> list[str]:
     """Returns what is wrong, over all parts."""
-    return [line for part in found.values() for line in part.get("wrong", ())]
+    return [line for part in result.values() for line in part.get("wrong", ())]
 
 
-def not_run(found: Found) -> list[str]:
+def not_run(result: Found) -> list[str]:
     """Returns what was not run, and why."""
-    return [f"{name}: {part['not_run']}" for name, part in found.items() if part.get("not_run")]
+    return [f"{name}: {part['not_run']}" for name, part in result.items() if part.get("not_run")]
 
 
-def write(folder: Path, found: Found) -> None:
+def write(folder: Path, result: Found) -> None:
     """Writes both files, each whole or as it was."""
     content = {
-        "wrong": wrong(found),
-        "not_run": not_run(found),
+        "wrong": wrong(result),
+        "not_run": not_run(result),
         "schema": SCHEMA,
-        "took": sum(part["took"] for part in found.values()),
-        "parts": found,
+        "took": sum(part["took"] for part in result.values()),
+        "parts": result,
     }
-    for name, text in (("device.json", json.dumps(content, indent=1) + "\n"), ("device.md", markdown(found))):
+    for name, text in (("device.json", json.dumps(content, indent=1) + "\n"), ("device.md", markdown(result))):
         work = folder / f".{name}"
         work.write_text(text, encoding="utf-8")
         os.replace(work, folder / name)
 
 
-def markdown(found: Found) -> str:
+def markdown(result: Found) -> str:
     """Returns the report for people."""
-    return "\n".join(lines(found)) + "\n"
+    return "\n".join(lines(result)) + "\n"
 
 
-def lines(found: Found) -> Iterator[str]:
+def lines(result: Found) -> Iterator[str]:
     """Yields the report's lines."""
-    bad, absent = wrong(found), not_run(found)
-    yield f"# {_device(found)}: " + (f"{len(bad)} wrong" if bad else "nothing is wrong")
+    bad, absent = wrong(result), not_run(result)
+    yield f"# {_device(result)}: " + (f"{len(bad)} wrong" if bad else "nothing is wrong")
     yield ""
     yield from (f"- {_cell(line)}" for line in bad)
     yield from (f"- not run: {_cell(line)}" for line in absent)
     if bad or absent:
         yield ""
-    yield from _about(found.get("device", {}))
-    yield from _table(("part", "status", "seconds"), [(n, p["status"], f"{p['took']:.0f}") for n, p in found.items()])
-    yield from _equivalence(found.get("equivalence", {}))
-    yield from _training(found)
-    yield from _decoding(found)
-    yield from _packs(found.get("packs", {}))
-    yield from _profiles(found)
+    yield from _about(result.get("device", {}))
+    yield from _table(("part", "status", "seconds"), [(n, p["status"], f"{p['took']:.0f}") for n, p in result.items()])
+    yield from _equivalence(result.get("equivalence", {}))
+    yield from _training(result)
+    yield from _decoding(result)
+    yield from _packs(result.get("packs", {}))
+    yield from _profiles(result)
 
 
-def _device(found: Found) -> str:
-    about = found.get("device", {}).get("device")
+def _device(result: Found) -> str:
+    about = result.get("device", {}).get("device")
     return f"{about['kind']} ({about['platform']})" if about else "unknown device"
 
 
@@ -106,12 +106,12 @@ def _equivalence(part: Mapping[str, Any]) -> Iterator[str]:
     yield from _table(("config", "what", "dtype", "comparisons", "largest relative error", "why none"), rows)
 
 
-def _training(found: Found) -> Iterator[str]:
+def _training(result: Found) -> Iterator[str]:
     rows = []
-    for name, part in found.items():
+    for name, part in result.items():
         if not name.startswith("train ") or "seconds" not in part:
             continue
-        other = found.get(name.replace("train", "peer", 1), {}).get("tokens_per_second")
+        other = result.get(name.replace("train", "peer", 1), {}).get("tokens_per_second")
         memory = part["memory"]
         rows.append(
             (
@@ -133,12 +133,12 @@ def _training(found: Found) -> Iterator[str]:
         yield from _table(names, rows)
 
 
-def _decoding(found: Found) -> Iterator[str]:
+def _decoding(result: Found) -> Iterator[str]:
     rows = []
-    for name, part in found.items():
+    for name, part in result.items():
         if not name.startswith("decode "):
             continue
-        peer = found.get(name.replace("decode", "peer", 1), {}).get("decode", ())
+        peer = result.get(name.replace("decode", "peer", 1), {}).get("decode", ())
         others = {one["rows"]: one.get("tokens_per_second") for one in peer}
         for one in part.get("programs", ()):
             if "reason" in one:
@@ -170,13 +170,13 @@ def _packs(part: Mapping[str, Any]) -> Iterator[str]:
     yield from _table(("runs", "runs' steps/s", "beside one"), rows)
 
 
-def _profiles(found: Found) -> Iterator[str]:
+def _profiles(result: Found) -> Iterator[str]:
     rows = []
-    for name, part in found.items():
+    for name, part in result.items():
         for program, entry in part.get("programs", {}).items() if name.startswith("profile ") else ():
             most = sorted(entry["shares"].items(), key=lambda item: -item[1])[:SHOWN]
-            told = ", ".join(f"{label} {100 * share:.0f}%" for label, share in most if share)
-            rows.append((name.removeprefix("profile "), program, f"{1000 * entry['seconds']:.3g} ms", told))
+            message = ", ".join(f"{label} {100 * share:.0f}%" for label, share in most if share)
+            rows.append((name.removeprefix("profile "), program, f"{1000 * entry['seconds']:.3g} ms", message))
     if rows:
         yield "## Where the time goes"
         yield ""

@@ -24,7 +24,7 @@ from bench.speed import peers, sweep, table
 from bench.speed.cases import CASES, Case
 from bench.speed.peers import CHECKOUT, OURS
 from configs import cli
-from eval.progress import Told
+from eval.progress import Reporter
 from sweeps.launchers.resources import cores
 
 
@@ -45,17 +45,17 @@ def memory() -> dict[str, float]:
     return json.loads(subprocess.run(line, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
-def shapes(given: argparse.Namespace, told: Told) -> tuple[list[dict[str, Any]], dict[str, str]]:
+def shapes(given: argparse.Namespace, message: Reporter) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Measures every case; returns a row for each, and the versions."""
     python = given.python or environment(given.environment)
     maxtext = None
     if given.maxtext:
         maxtext = given.maxtext_python or environment(given.maxtext_environment, MAXTEXT, MAXTEXT_PYTHON)
     rows = []
-    with peers.started(peers.commands(python, given.threads, compiled=given.compile, maxtext=maxtext)) as found:
-        about = {name: version for peer in found.values() for name, version in peer.about.items()}
-        for case in told.track("shapes", chosen(given)):
-            taking_part = [found[OURS], *(found[name] for name in case.peers)]
+    with peers.started(peers.commands(python, given.threads, compiled=given.compile, maxtext=maxtext)) as result:
+        about = {name: version for peer in result.values() for name, version in peer.about.items()}
+        for case in message.track("shapes", chosen(given)):
+            taking_part = [result[OURS], *(result[name] for name in case.peers)]
             seconds = peers.measure(case, taking_part, given.rounds, given.seconds)
             medians = {name: statistics.median(times) for name, times in seconds.items()}
             rows.append({**dataclasses.asdict(case), "tokens": case.tokens, "medians": medians, "seconds": seconds})
@@ -90,21 +90,21 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """The command; 0 whatever the ratios are."""
     given = parsed(argv)
-    began, told = time.perf_counter(), Told()
-    rows, about = shapes(given, told)
+    began, message = time.perf_counter(), Reporter()
+    rows, about = shapes(given, message)
     results: dict[str, Any] = {"about": about, "threads": given.threads, "load": os.getloadavg()[0], "shapes": rows}
     if not given.only:
-        told.say("memory: compiling two lengths")
+        message.say("memory: compiling two lengths")
         results["memory"] = memory()
         if not given.no_sweep:
-            told.say("sweep: head_count.py at the size of tiny.py, minutes")
+            message.say("sweep: head_count.py at the size of tiny.py, minutes")
             results["sweep"] = sweep.measure(given.threads, whole=given.whole_sweep)
     results["took"] = time.perf_counter() - began
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "speed.json").write_text(json.dumps(results, indent=1) + "\n")
     (given.out / "speed.md").write_text(table.markdown(results))
-    told.show(table.drawn(results))
-    told.say(f"{given.out}/speed.json and speed.md; {results['took']:.0f} s")
+    message.show(table.drawn(results))
+    message.say(f"{given.out}/speed.json and speed.md; {results['took']:.0f} s")
     return 0
 
 

@@ -17,10 +17,10 @@ def measure() -> dict[str, float]:
     peaks = {}
     for length in LENGTHS:
         case = dataclasses.replace(CASES[0], batch=1, length=length)
-        found = analysis(train_step.lower(config_of(case)).compile())
-        if found is None:
+        result = analysis(train_step.lower(config_of(case)).compile())
+        if result is None:
             raise RuntimeError("this platform gives no account of a program's memory")
-        peaks[str(length)] = float(found["peak"])
+        peaks[str(length)] = float(result["peak"])
     return {**peaks, "ratio": peaks[str(LENGTHS[1])] / peaks[str(LENGTHS[0])]}
 
 

@@ -88,16 +88,16 @@ def commands(
         maxtext: has MaxText, and adds it.
     """
     llama: list[str | Path] = [torch_python, "-m", "bench.speed.hf_llama", str(threads)]
-    found: dict[str, Sequence[str | Path]] = {
+    results: dict[str, Sequence[str | Path]] = {
         OURS: [sys.executable, "-m", "bench.speed.ours", str(threads)],
         "transformers": llama,
         "jax": [sys.executable, "-m", "bench.speed.plain_jax", str(threads)],
     }
     if compiled:
-        found["torch.compile"] = [*llama, "compile"]
+        results["torch.compile"] = [*llama, "compile"]
     if maxtext is not None:
-        found["maxtext"] = [maxtext, "-m", "bench.speed.maxtext", str(threads)]
-    return found
+        results["maxtext"] = [maxtext, "-m", "bench.speed.maxtext", str(threads)]
+    return results
 
 
 def measure(case: Case, peers: Sequence[Peer], rounds: int, seconds: float) -> dict[str, list[float]]:
@@ -111,10 +111,10 @@ def measure(case: Case, peers: Sequence[Peer], rounds: int, seconds: float) -> d
     """
     for peer in peers:
         peer.ask(case=dataclasses.asdict(case))
-    found: dict[str, list[float]] = {peer.name: [] for peer in peers}
+    results: dict[str, list[float]] = {peer.name: [] for peer in peers}
     for _ in range(rounds):
         for peer in peers:
             time.sleep(0.05)  # the threads of the one before have gone to sleep
             times = sorted(peer.ask(seconds=seconds)["seconds"])
-            found[peer.name].append(times[len(times) // 2])
-    return found
+            results[peer.name].append(times[len(times) // 2])
+    return results

@@ -60,9 +60,9 @@ def opened() -> Callable[[dict[str, Any]], None]:
 
 def timed(work: Work, seconds: float) -> list[float]:
     """Returns what each unit of work took, until their sum reaches `seconds`."""
-    found: list[float] = []
-    while sum(found) < seconds:
+    results: list[float] = []
+    while sum(results) < seconds:
         began = time.perf_counter()
         work()
-        found.append(time.perf_counter() - began)
-    return found
+        results.append(time.perf_counter() - began)
+    return results

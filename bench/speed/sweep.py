@@ -88,5 +88,5 @@ def _shares(out: Path, wall: float, workers: int) -> dict[str, Any]:
 
 def _runs(out: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yields run directories and their run.json in the order in which they began."""
-    found = [(path.parent, json.loads(path.read_text())) for path in out.glob("runs/*/*/run.json")]
-    yield from sorted(found, key=lambda one: one[1]["started"])
+    results = [(path.parent, json.loads(path.read_text())) for path in out.glob("runs/*/*/run.json")]
+    yield from sorted(results, key=lambda one: one[1]["started"])

@@ -13,28 +13,30 @@ MEMORY_TARGET, SHARE_TARGET = 2.2, 0.85
 
 def rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
     """Returns the table's cells; a ratio is our speed over the peer's."""
-    found: list[tuple[str, ...]] = []
+    collected: list[tuple[str, ...]] = []
     for case in results["shapes"]:
         ours = case["medians"][OURS]
         for peer, theirs in case["medians"].items():
             if peer != OURS:
                 target = case["targets"].get(peer)
                 times = (_time(case, ours), peer, _time(case, theirs))
-                found.append((case["name"], _shape(case), *times, f"{theirs / ours:.2f}", _goal(theirs / ours, target)))
+                collected.append(
+                    (case["name"], _shape(case), *times, f"{theirs / ours:.2f}", _goal(theirs / ours, target))
+                )
     if "memory" in results:
         memory = results["memory"]
         peaks = [f"{memory[length] / 2**20:.0f} MiB" for length in ("8192", "4096")]
         ratio, met = memory["ratio"], memory["ratio"] <= MEMORY_TARGET
         goal = f"<= {MEMORY_TARGET} {_mark(met)}"
-        found.append(("peak memory", "width 256, batch 1", peaks[0], "length 4096", peaks[1], f"{ratio:.2f}", goal))
+        collected.append(("peak memory", "width 256, batch 1", peaks[0], "length 4096", peaks[1], f"{ratio:.2f}", goal))
     if "sweep" in results:
         sweep = results["sweep"]
         shape = f"width {TINY['model.width']}, {sweep['workers']} workers, {sweep['second_seed']} later compilations"
         work, share = f"{sweep['train'] + sweep['evaluation']:.0f} s", sweep["share"]
         wall = f"{sweep['wall'] * sweep['workers']:.0f} s"
         goal = f">= {SHARE_TARGET} {_mark(share >= SHARE_TARGET)}"
-        found.append(("sweep share", shape, work, "the workers' time", wall, f"{share:.2f}", goal))
-    return found
+        collected.append(("sweep share", shape, work, "the workers' time", wall, f"{share:.2f}", goal))
+    return collected
 
 
 def _shape(case: dict[str, Any]) -> str:

@@ -16,13 +16,13 @@ def matching(prefix: str) -> list[str]:
         UserError: there are none.
     """
     names = list(base.SCHEMA)
-    wanted = prefix.rstrip(".")
-    found = [name for name in names if name == wanted or name.startswith(f"{wanted}.")] if wanted else names
-    found = found or [name for name in names if name.startswith(prefix)]
-    if not found:
+    expected = prefix.rstrip(".")
+    result = [name for name in names if name == expected or name.startswith(f"{expected}.")] if expected else names
+    result = result or [name for name in names if name.startswith(prefix)]
+    if not result:
         groups = {name.rsplit(".", depth)[0] for name in names for depth in range(1, name.count(".") + 1)}
         raise UserError(f"no field begins with {prefix!r}{nearest(prefix, [*sorted(groups), *names])}")
-    return found
+    return result
 
 
 def table(prefix: str = "", width: int = 120) -> str:

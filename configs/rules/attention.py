@@ -54,37 +54,37 @@ def score_dims(model: ConfigDict) -> tuple[int, int]:
 
 def problems(config: ConfigDict) -> list[str]:
     """Returns every problem of a config's attention, a line each; the fields by themselves must be sound."""
-    attention, found = config.model.attention, []
+    attention, result = config.model.attention, []
     if attention.scale is not None and attention.scale_rule != "auto":
-        found.append(
+        result.append(
             f"model.attention.scale = {attention.scale}: model.attention.scale_rule = {attention.scale_rule!r} sets "
             "the scale already; leave one of them out"
         )
-    return [*found, *_latent(config.model)] if attention.kind == "mla" else found
+    return [*result, *_latent(config.model)] if attention.kind == "mla" else result
 
 
 def _latent(model: ConfigDict) -> list[str]:
     """What multi-head latent attention has no place for; windows, soft cap, sinks, scale and temperature apply."""
-    attention, position, found = model.attention, model.position, []
+    attention, position, result = model.attention, model.position, []
     kind = "model.attention.kind = 'mla'"
     kinds = tuple(position.pattern) or (position.kind,)
     for other in sorted({*kinds} - {*ROTATION}):
         field = f"pattern = {kinds!r}" if position.pattern else f"kind = {other!r}"
-        found.append(f"model.position.{field}: {kind} turns its shared key (rope) or has no positions (none)")
+        result.append(f"model.position.{field}: {kind} turns its shared key (rope) or has no positions (none)")
     if "rope" in kinds and position.rope.fraction != 1:
-        found.append(
+        result.append(
             f"model.position.rope.fraction = {position.rope.fraction}: must be 1 with {kind}, whose rotary width is "
             "model.attention.mla.rope_dim"
         )
     if model.num_kv_heads not in (None, model.num_heads):
-        found.append(
+        result.append(
             f"model.num_kv_heads = {model.num_kv_heads}: {kind} makes keys and values of all {model.num_heads} heads "
             "from one latent; leave it unset, and set model.attention.mla.kv_rank for the size of the cache"
         )
     if attention.qkv == "fused":
-        found.append(f"model.attention.qkv = 'fused': {kind} has projections of its own; set split")
+        result.append(f"model.attention.qkv = 'fused': {kind} has projections of its own; set split")
     if attention.qkv_bias:
-        found.append(f"model.attention.qkv_bias = True: {kind} has no biases there; set false")
+        result.append(f"model.attention.qkv_bias = True: {kind} has no biases there; set false")
     if attention.qk_norm:
-        found.append(f"model.attention.qk_norm = True: {kind} normalises its latents instead; set false")
-    return found
+        result.append(f"model.attention.qk_norm = True: {kind} normalises its latents instead; set false")
+    return result

@@ -35,41 +35,41 @@ def known_vocabulary(config: ConfigDict) -> int | None:
 
 def problems(config: ConfigDict) -> list[str]:
     """Returns every problem of a config.data, a line each; the fields by themselves must be sound."""
-    data, found = config.data, []
+    data, result = config.data, []
     chosen = source(data)
     if data.path and data.tfds.name:
-        found.append(f"data.path = {data.path!r} and data.tfds.name = {data.tfds.name!r}: set one of them")
+        result.append(f"data.path = {data.path!r} and data.tfds.name = {data.tfds.name!r}: set one of them")
     if chosen == "files" and not data.path:
-        found.append("data.path = '': data.source = 'files' needs a file or a glob")
+        result.append("data.path = '': data.source = 'files' needs a file or a glob")
     if chosen == "tfds" and not data.tfds.name:
-        found.append("data.tfds.name = '': data.source = 'tfds' needs a data set's name")
-    found += _token_problems(config, chosen)
+        result.append("data.tfds.name = '': data.source = 'tfds' needs a data set's name")
+    result += _token_problems(config, chosen)
     if data.batch_size % data.micro_batches:
-        found.append(f"data.micro_batches = {data.micro_batches}: must divide data.batch_size = {data.batch_size}")
+        result.append(f"data.micro_batches = {data.micro_batches}: must divide data.batch_size = {data.batch_size}")
     weights = data.weights.to_dict()
     if not any(weights.values()):
-        found.append(f"data.weights: one source must be above 0, of {', '.join(weights)}")
-    found += tasks.problems(config, weights, {}, "data")
+        result.append(f"data.weights: one source must be above 0, of {', '.join(weights)}")
+    result += tasks.problems(config, weights, {}, "data")
     if data.weights.mqar > 0:
-        found += _pairs("data.mqar.pairs", data.mqar.pairs, "data.length", data.length, data.mqar.vocab_size)
+        result += _pairs("data.mqar.pairs", data.mqar.pairs, "data.length", data.length, data.mqar.vocab_size)
     vocabulary = config.model.vocab_size
     known = known_vocabulary(config) if _tokens_known(config) else None
     if vocabulary is not None and known is not None and vocabulary < known:
-        found.append(f"model.vocab_size = {vocabulary}: the data's tokens need {known} or more")
-    return found
+        result.append(f"model.vocab_size = {vocabulary}: the data's tokens need {known} or more")
+    return result
 
 
 def _token_problems(config: ConfigDict, chosen: str) -> list[str]:
     data, vocabulary = config.data, config.model.vocab_size
-    found = [] if data.tokenizer != "none" or chosen == "files" else ["data.tokenizer = 'none': text needs one"]
+    result = [] if data.tokenizer != "none" or chosen == "files" else ["data.tokenizer = 'none': text needs one"]
     for name in ("vocab_size", "separator"):
         if data[name] is not None and chosen != "files":
-            found.append(f"data.{name} = {data[name]}: is of token files (data.path), and this run reads {chosen}")
+            result.append(f"data.{name} = {data[name]}: is of token files (data.path), and this run reads {chosen}")
     if data.tokenizer == "none" and vocabulary is None and data.vocab_size is None:
-        found.append("model.vocab_size: must be set where data.tokenizer = 'none', or data.vocab_size")
+        result.append("model.vocab_size: must be set where data.tokenizer = 'none', or data.vocab_size")
     if None not in (data.vocab_size, vocabulary) and data.vocab_size > vocabulary:
-        found.append(f"data.vocab_size = {data.vocab_size}: must be at most model.vocab_size = {vocabulary}")
-    return found
+        result.append(f"data.vocab_size = {data.vocab_size}: must be at most model.vocab_size = {vocabulary}")
+    return result
 
 
 def _tokens_known(config: ConfigDict) -> bool:
@@ -87,53 +87,53 @@ def _pairs(name: str, pairs: int, length_name: str, length: int, vocab_size: int
 
 def curriculum_problems(config: ConfigDict) -> list[str]:
     """Returns every problem of a curriculum, a line each."""
-    found = []
+    results = []
     for index, stage in enumerate(config.data.curriculum):
         name = f"data.curriculum[{index}]"
         if not isinstance(stage, Mapping):
-            found.append(f"{name} = {stage!r}: must be dict({', '.join(f'{field}=' for field in STAGE_FIELDS)})")
+            results.append(f"{name} = {stage!r}: must be dict({', '.join(f'{field}=' for field in STAGE_FIELDS)})")
             continue
         for field in stage:
             if field not in STAGE_FIELDS:
-                found.append(f"{name}.{field} = {stage[field]!r}: unknown{nearest(field, STAGE_FIELDS)}")
-        found += _stage(config, name, stage)
-    steps = sum(stage["steps"] for stage in config.data.curriculum) if not found else 0
+                results.append(f"{name}.{field} = {stage[field]!r}: unknown{nearest(field, STAGE_FIELDS)}")
+        results += _stage(config, name, stage)
+    steps = sum(stage["steps"] for stage in config.data.curriculum) if not results else 0
     if config.budget.kind == "steps" and steps >= config.budget.amount:
-        found.append(
+        results.append(
             f"budget.amount = {config.budget.amount:g}: data.curriculum alone takes {steps} steps, and the main "
             "setting needs some too"
         )
-    return found
+    return results
 
 
 def _stage(config: ConfigDict, name: str, stage: Mapping[str, Any]) -> list[str]:
-    found = []
+    results = []
     for field in ("steps", "length"):
         if field not in stage:
-            found.append(f"{name}.{field}: is missing; a stage needs steps and length")
+            results.append(f"{name}.{field}: is missing; a stage needs steps and length")
     for field in ("steps", "length", "batch_size", "pairs", "needles"):
         value = stage.get(field, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            found.append(f"{name}.{field} = {value!r}: must be a whole number above 0")
+            results.append(f"{name}.{field} = {value!r}: must be a whole number above 0")
     given = stage.get("weights", {})
     if not isinstance(given, Mapping):
-        return [*found, f"{name}.weights = {given!r}: must be dict(text=, mqar=, ...)"]
+        return [*results, f"{name}.weights = {given!r}: must be dict(text=, mqar=, ...)"]
     main = config.data.weights.to_dict()
     for key, weight in given.items():
         if key not in main:
-            found.append(f"{name}.weights.{key} = {weight!r}: unknown source{nearest(key, main)}")
+            results.append(f"{name}.weights.{key} = {weight!r}: unknown source{nearest(key, main)}")
         elif isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-            found.append(f"{name}.weights.{key} = {weight!r}: must be 0 or more")
-    if found:
-        return found
+            results.append(f"{name}.weights.{key} = {weight!r}: must be 0 or more")
+    if results:
+        return results
     merged = {**main, **given}
     if not any(merged.values()):
-        found.append(f"{name}.weights: one source must be above 0")
+        results.append(f"{name}.weights: one source must be above 0")
     if merged["mqar"] > 0:
         pairs = stage.get("pairs", config.data.mqar.pairs)
-        found += _pairs(f"{name}.pairs", pairs, f"{name}.length", stage["length"], config.data.mqar.vocab_size)
-    found += tasks.problems(config, merged, stage, name)
+        results += _pairs(f"{name}.pairs", pairs, f"{name}.length", stage["length"], config.data.mqar.vocab_size)
+    results += tasks.problems(config, merged, stage, name)
     batch = stage.get("batch_size", config.data.batch_size)
     if batch % config.data.micro_batches:
-        found.append(f"{name}.batch_size = {batch}: must be divisible by data.micro_batches")
-    return found
+        results.append(f"{name}.batch_size = {batch}: must be divisible by data.micro_batches")
+    return results

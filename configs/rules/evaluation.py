@@ -12,9 +12,9 @@ def lengths(config: ConfigDict) -> list[str]:
 
 def watch_problems(config: ConfigDict) -> list[str]:
     """Returns what is watched at validation intervals though there are none."""
-    asked = [name for name in ("attention_logit", "dead_heads") if config.watch[name]]
+    requested = [name for name in ("attention_logit", "dead_heads") if config.watch[name]]
     return [
         f"watch.{name} = {config.watch[name]:g}: is looked at each eval.every_steps, which is 0 (only at the end)"
-        for name in asked
+        for name in requested
         if not config.eval.every_steps
     ]

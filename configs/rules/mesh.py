@@ -12,9 +12,9 @@ KV_HEADS = ("replicate", "refuse")
 
 def sizes(mesh: ConfigDict, devices: int) -> dict[str, int]:
     """Returns the devices along each axis of a config.mesh; -1 becomes what the others leave of `devices`."""
-    found = {axis: mesh[axis] for axis in AXES}
-    known = math.prod(size for size in found.values() if size > 0)
-    return {axis: max(1, devices // known) if size == -1 else size for axis, size in found.items()}
+    results = {axis: mesh[axis] for axis in AXES}
+    known = math.prod(size for size in results.values() if size > 0)
+    return {axis: max(1, devices // known) if size == -1 else size for axis, size in results.items()}
 
 
 def problems(config: ConfigDict, devices: Mapping[str, int] | None = None) -> list[str]:
@@ -37,28 +37,28 @@ def _told(mesh: ConfigDict) -> str:
 
 
 def _model(config: ConfigDict, size: Mapping[str, int]) -> list[str]:
-    model, tensor, found = config.model, size["tensor"], []
+    model, tensor, result = config.model, size["tensor"], []
     divided: list[tuple[str, str, Any]] = [("tensor", "model.num_heads", model.num_heads)]
     divided += [("tensor", "model.mlp_width", model.mlp_width), ("fsdp", "model.width", model.width)]
     for axis, name, value in divided:
         if value is not None and value % size[axis]:
-            found.append(f"mesh.{axis} = {size[axis]}: must divide {name} = {value}")
+            result.append(f"mesh.{axis} = {size[axis]}: must divide {name} = {value}")
     if size["context"] > 1 and model.loss_block:
-        found.append(
+        result.append(
             f"model.loss_block = {model.loss_block}: must be 0 or unset where devices share the tokens of a row "
             f"(mesh.context = {size['context']})"
         )
     groups = model.num_kv_heads or model.num_heads
     if config.mesh.kv_heads == "refuse" and groups % tensor:
-        found.append(
+        result.append(
             f"mesh.tensor = {tensor}: must divide model.num_kv_heads = {groups}, or set mesh.kv_heads = 'replicate', "
             "which gives every device the KV heads that it reads"
         )
-    return found
+    return result
 
 
 def _rows(config: ConfigDict, size: Mapping[str, int]) -> list[str]:
-    data, found = config.data, []
+    data, result = config.data, []
     rows, context = size["data"] * size["fsdp"], size["context"]
     micro = data.micro_batches
     batches = [("data.batch_size", data.batch_size), ("data.length", data.length)]
@@ -68,7 +68,7 @@ def _rows(config: ConfigDict, size: Mapping[str, int]) -> list[str]:
     for name, value in batches:
         if name.endswith("batch_size") and value % (rows * micro):
             parts = "mesh.data x mesh.fsdp" + (" x data.micro_batches" if micro > 1 else "")
-            found.append(f"{name} = {value}: must be a multiple of {parts} = {rows * micro}")
+            result.append(f"{name} = {value}: must be a multiple of {parts} = {rows * micro}")
         if name.endswith("length") and value % context:
-            found.append(f"{name} = {value}: must be a multiple of mesh.context = {context}")
-    return found
+            result.append(f"{name} = {value}: must be a multiple of mesh.context = {context}")
+    return result

@@ -29,24 +29,24 @@ def problems(config: ConfigDict, schema: Mapping[str, Field]) -> list[str]:
     for name in dict.fromkeys(name for read in KINDS.values() for name in read):
         *groups, last = name.split(".")
         values[name] = (optimizer[groups[0]] if groups else optimizer)[last]
-    found = []
+    results = []
     for name, value in values.items():
         default = schema[f"optimizer.{name}"].default
         if name not in KINDS[kind] and value != default:
-            found.append(
+            results.append(
                 f"optimizer.{name} = {value!r}: optimizer.kind = {kind!r} does not read it; leave it at {default!r}"
             )
     if kind == "schedule_free_adamw":
         if optimizer.schedule != "constant":
-            found.append(
+            results.append(
                 f"optimizer.schedule = {optimizer.schedule!r}: must be constant for {kind}, which averages parameters "
                 "instead of lowering the learning rate"
             )
         if optimizer.beta1 == 0:
-            found.append(f"optimizer.beta1 = 0: must be above 0 for {kind}")
+            results.append(f"optimizer.beta1 = 0: must be above 0 for {kind}")
     if kind == "adafactor" and optimizer.adafactor.parameter_scale and config.model.mup_base_width is not None:
-        found.append(
+        results.append(
             "optimizer.adafactor.parameter_scale = True: must be False with model.mup_base_width, whose factors are "
             "of updates that do not depend on the size of the parameters"
         )
-    return found
+    return results

@@ -27,117 +27,117 @@ def kinds_of(config: ConfigDict) -> set[str]:
 
 def rotary_dim(config: ConfigDict, kind: str = "rope") -> int:
     """Returns r, the rotary width of a config (resolved or not): int(K * fraction), K for p_rope, rope_dim for mla."""
-    turning = turning_dim(config.model)
-    return turning if kind == "p_rope" else int(turning * config.model.position.rope.fraction)
+    rotation = turning_dim(config.model)
+    return rotation if kind == "p_rope" else int(rotation * config.model.position.rope.fraction)
 
 
 def problems(config: ConfigDict) -> list[str]:
     """Returns every problem of a config's positions, a line each; the fields by themselves must be sound."""
-    position, found = config.model.position, []
+    position, result = config.model.position, []
     kinds = kinds_of(config)
     absolute = sorted(kinds & {*ABSOLUTE})
     if absolute and len(kinds) > 1:
-        found.append(
+        result.append(
             f"model.position.pattern = {tuple(position.pattern)!r}: {either(absolute)} acts on the embedding, not in a "
             f"layer; a pattern holds schemes that act in attention: {either(k for k in KINDS if k not in ABSOLUTE)}"
         )
     for kind in ROTATING:
         if kind in kinds:
-            found += _rotary(config, kind)
+            result += _rotary(config, kind)
     scaling = position.rope.scaling
     if scaling.kind != "none" and not kinds & {*SCALED}:
-        found.append(
+        result.append(
             f"model.position.rope.scaling.kind = {scaling.kind!r}: needs RoPE, but model.position.kind = "
             f"{position.kind!r}"
         )
     if kinds & {*SCALED}:
-        found += _scaling(scaling)
+        result += _scaling(scaling)
     if kinds & {*ROTATING} and position.rope.theta <= 1:
-        found.append(f"model.position.rope.theta = {position.rope.theta}: must be above 1")
-    return [*found, *_reach(config, kinds), *_schemes(config, kinds)]
+        result.append(f"model.position.rope.theta = {position.rope.theta}: must be above 1")
+    return [*result, *_reach(config, kinds), *_schemes(config, kinds)]
 
 
 def _rotary(config: ConfigDict, kind: str) -> list[str]:
-    rope, found = config.model.position.rope, []
+    rope, result = config.model.position.rope, []
     width, scaling = rotary_dim(config, kind), rope.scaling
     share = "" if kind == "p_rope" else f" with model.position.rope.fraction = {rope.fraction}"
     if width < 2 or width % 2:
         of = "attention.mla.rope_dim" if config.model.attention.kind == "mla" else "head_dim"
-        found.append(
+        result.append(
             f"model.{of} = {turning_dim(config.model)}{share}: the rotary width {width} must be even and at least 2"
         )
     elif kind == "p_rope" and int(rope.fraction * width / 2) < 1:
-        found.append(f"model.position.rope.fraction = {rope.fraction}: keeps no frequency of head_dim {width}")
+        result.append(f"model.position.rope.fraction = {rope.fraction}: keeps no frequency of head_dim {width}")
     if kind not in SCALED:
-        return found
+        return result
     if scaling.kind in ("ntk", "dynamic") and width == 2:
-        found.append(
+        result.append(
             f"model.position.rope.scaling.kind = {scaling.kind!r}: changes the base by the power r/(r-2) and needs a "
             "rotary width r above 2"
         )
     if scaling.kind == "longrope":
         for name in ("short_factor", "long_factor"):
             if len(scaling[name]) != width // 2:
-                found.append(
+                result.append(
                     f"model.position.rope.scaling.{name} = {tuple(scaling[name])!r}: longrope needs a number for each "
                     f"of the {width // 2} rotary pairs"
                 )
-    return found
+    return result
 
 
 def _scaling(scaling: ConfigDict) -> list[str]:
-    found = []
+    results = []
     if scaling.kind == "none" and scaling.factor != 1:
-        found.append(
+        results.append(
             f"model.position.rope.scaling.factor = {scaling.factor}: has no effect with scaling.kind = 'none'; set "
             "scaling.kind, or leave the factor 1"
         )
     if scaling.kind == "yarn" and scaling.beta_fast < scaling.beta_slow:
-        found.append(
+        results.append(
             f"model.position.rope.scaling.beta_fast = {scaling.beta_fast}: must be beta_slow = {scaling.beta_slow} or "
             "more"
         )
     if scaling.kind == "ntk_by_parts" and scaling.beta_fast <= scaling.beta_slow:
-        found.append(
+        results.append(
             f"model.position.rope.scaling.beta_fast = {scaling.beta_fast}: must be above beta_slow = "
             f"{scaling.beta_slow}"
         )
     if scaling.kind == "llama3" and scaling.high_freq_factor <= scaling.low_freq_factor:
-        found.append(
+        results.append(
             f"model.position.rope.scaling.high_freq_factor = {scaling.high_freq_factor}: must be above "
             f"low_freq_factor = {scaling.low_freq_factor}"
         )
     if scaling.kind == "longrope" and scaling.original_length == 1:
-        found.append("model.position.rope.scaling.original_length = 1: longrope needs 2 or more")
-    return found
+        results.append("model.position.rope.scaling.original_length = 1: longrope needs 2 or more")
+    return results
 
 
 def _reach(config: ConfigDict, kinds: set[str]) -> list[str]:
-    position, found = config.model.position, []
+    position, result = config.model.position, []
     length = max([config.data.length, *(s.get("length", 1) for s in config.data.curriculum if isinstance(s, Mapping))])
     if "learned" in kinds and (position.max_length or length) < length:
-        found.append(
+        result.append(
             f"model.position.max_length = {position.max_length}: the learned table must hold the longest training "
             f"length, {length}"
         )
     if "xpos" in kinds and length > XPOS_REACH * position.xpos.base:
-        found.append(
+        result.append(
             f"model.position.xpos.base = {position.xpos.base}: reaches {int(XPOS_REACH * position.xpos.base)} "
             f"positions in float32, fewer than the longest training length, {length}"
         )
-    return found
+    return result
 
 
 def _schemes(config: ConfigDict, kinds: set[str]) -> list[str]:
-    position, found = config.model.position, []
+    position, result = config.model.position, []
     if "t5" in kinds and position.t5.max_distance <= position.t5.buckets // 2:
-        found.append(
+        result.append(
             f"model.position.t5.max_distance = {position.t5.max_distance}: must be above half of "
             f"model.position.t5.buckets = {position.t5.buckets}"
         )
     kernel = config.model.attention.kernel
     if "cope" in kinds and kernel not in ("auto", "reference"):
-        found.append(
+        result.append(
             f"model.attention.kernel = {kernel!r}: CoPE reads the whole scores, which only reference holds; set auto "
             "or reference"
         )
@@ -145,10 +145,10 @@ def _schemes(config: ConfigDict, kinds: set[str]) -> list[str]:
     nope = temperature.layers == "nope" or (temperature.kind == "llama4" and temperature.layers == "auto")
     pattern = tuple(position.pattern)[: config.model.num_layers] or (position.kind,)
     if temperature.kind != "none" and nope and "none" not in pattern:
-        found.append(
+        result.append(
             f"model.position.temperature.layers = {temperature.layers!r}: {temperature.kind} would act in layers "
             "without positions alone, and there are none; put 'none' in model.position.pattern, or set 'all'"
         )
     if temperature.kind != "none" and temperature.length == 1:
-        found.append("model.position.temperature.length = 1: must be 2 or more: its logarithm divides")
-    return found
+        result.append("model.position.temperature.length = 1: must be 2 or more: its logarithm divides")
+    return result

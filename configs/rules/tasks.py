@@ -82,9 +82,9 @@ def threshold(given: str) -> tuple[float, bool]:
     return THRESHOLDS.get(given) or (float(given), False)
 
 
-def haystack(name: str, wanted: str) -> str:
+def haystack(name: str, expected: str) -> str:
     """Returns what a text task's needles lie in: noise, text or distractors; `own` is the task's own."""
-    return OWN_HAYSTACK.get(name, "text") if wanted == "own" else wanted
+    return OWN_HAYSTACK.get(name, "text") if expected == "own" else expected
 
 
 def mixtures(config: ConfigDict) -> Iterable[Mapping[str, float]]:
@@ -117,9 +117,9 @@ def main_task(config: ConfigDict) -> str | None:
 
 def asked(config: ConfigDict) -> str:
     """Returns the task a run is evaluated on: the one set, or the one it trains on, or passkey where it reads text."""
-    wanted: str = config.eval.retrieval.task
-    if wanted != "auto":
-        return wanted
+    expected: str = config.eval.retrieval.task
+    if expected != "auto":
+        return expected
     return "mqar" if uses(config, "mqar") else main_task(config) or "passkey"
 
 
@@ -133,8 +133,8 @@ def reads_text(config: ConfigDict) -> bool:
     if uses(config, "text"):
         return True
     names = used(config, IN_TEXT)
-    wanted = config.data.retrieval.haystack
-    return bool(names) and (config.data.tokenizer == "char" or any(haystack(n, wanted) == "text" for n in names))
+    expected = config.data.retrieval.haystack
+    return bool(names) and (config.data.tokenizer == "char" or any(haystack(n, expected) == "text" for n in names))
 
 
 def vocabulary(config: ConfigDict) -> int:
@@ -171,17 +171,19 @@ def vocabulary_needed(name: str, needles: int, pairs: int) -> int:
 
 def asking_problems(config: ConfigDict) -> list[str]:
     """Returns what is wrong with the numbers of needles that an evaluation asks for."""
-    name, found = asked(config), []
+    name, result = asked(config), []
     filler = config.eval.retrieval.filler
     if filler != "auto" and name not in FILLED:
-        found.append(
+        result.append(
             f"eval.retrieval.filler = {filler!r}: {name} has none, but eval.retrieval.haystack where it is in words; "
             f"must be auto, or the task one of {', '.join(FILLED)}"
         )
     for number in config.eval.retrieval.needles:
-        told = f"eval.retrieval.needles = {config.eval.retrieval.needles}"
+        message = f"eval.retrieval.needles = {config.eval.retrieval.needles}"
         if name not in COUNTED:
-            return [f"{told}: {name} has no number of needles; must be empty, or the task one of {', '.join(COUNTED)}"]
+            return [
+                f"{message}: {name} has no number of needles; must be empty, or the task one of {', '.join(COUNTED)}"
+            ]
         if name == "mqar":
             least, size = 2 * number, "data.mqar.vocab_size"
         elif name in IN_TOKENS:
@@ -190,10 +192,10 @@ def asking_problems(config: ConfigDict) -> list[str]:
         else:
             continue
         if bare_vocabulary(config, name) < least:
-            found.append(
-                f"{told}: {number} of {name} take {size} = {least} or more, not {bare_vocabulary(config, name)}"
+            result.append(
+                f"{message}: {number} of {name} take {size} = {least} or more, not {bare_vocabulary(config, name)}"
             )
-    return found
+    return result
 
 
 def problems(config: ConfigDict, weights: Mapping[str, Any], stage: Mapping[str, Any], where: str) -> list[str]:
@@ -205,7 +207,7 @@ def problems(config: ConfigDict, weights: Mapping[str, Any], stage: Mapping[str,
         stage: the curriculum's entry; {} for the main setting.
         where: how the stage's fields begin in messages, "data" or "data.curriculum[0]".
     """
-    data, found = config.data, []
+    data, result = config.data, []
     pairs, needles = stage.get("pairs", data.mqar.pairs), stage.get("needles", data.retrieval.needles)
     length = stage.get("length", data.length)
     for name in (task for task in IN_TOKENS if weights[task] > 0):
@@ -214,14 +216,14 @@ def problems(config: ConfigDict, weights: Mapping[str, Any], stage: Mapping[str,
         else:
             field, size = ("needles" if "needles" in stage else "retrieval.needles"), "data.retrieval.vocab_size"
             value = needles
-        told = f"{where}.{field} = {value}" if field in stage else f"data.{field} = {value}"
+        message = f"{where}.{field} = {value}" if field in stage else f"data.{field} = {value}"
         if needed(name, needles, pairs) > length + 1:
-            found.append(
-                f"{told}: {name} then takes a length of {needed(name, needles, pairs) - 1} or more, and {where}.length "
-                f"is {length}"
+            result.append(
+                f"{message}: {name} then takes a length of {needed(name, needles, pairs) - 1} or more, "
+                f"and {where}.length is {length}"
             )
         elif bare_vocabulary(config, name) < (least := vocabulary_needed(name, needles, pairs)):
-            found.append(f"{told}: {name} then takes {size} = {least} or more, not {bare_vocabulary(config, name)}")
+            result.append(f"{message}: {name} then takes {size} = {least} or more, not {bare_vocabulary(config, name)}")
     if weights["passkey"] > 0 and data.retrieval.haystack == "distractors":
-        found.append("data.retrieval.haystack = 'distractors': passkey has none; choose own, noise or text")
-    return found
+        result.append("data.retrieval.haystack = 'distractors': passkey has none; choose own, noise or text")
+    return result

@@ -69,11 +69,11 @@ def at_least(limit: float) -> Allowed:
 
 def interval(text: str, note: str = "") -> Allowed:
     """Allows numbers of an interval as mathematics writes it, "[0, 1)"; `note` is added to the words."""
-    found = re.fullmatch(r"([\[(])(\S+), (\S+)([\])])", text)
-    if found is None:
+    result = re.fullmatch(r"([\[(])(\S+), (\S+)([\])])", text)
+    if result is None:
         raise ValueError(f"{text!r} is no interval")
-    low, high = float(found[2]), float(found[3])
-    closed = found[1] == "[", found[4] == "]"
+    low, high = float(result[2]), float(result[3])
+    closed = result[1] == "[", result[4] == "]"
 
     def test(value: float) -> bool:
         return (value >= low if closed[0] else value > low) and (value <= high if closed[1] else value < high)

@@ -96,39 +96,39 @@ class Family:
         """
         layers = next(shape[0] for name, shape in shapes.items() if name.startswith("blocks."))
         where = self._where(names, read, shapes, layers, source)
-        found: Params = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
+        result: Params = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
         for tensor in self.tensors:
             if not tensor.there(shapes):
                 continue
             for layer, name in enumerate(tensor.names(layers)):
                 pieces = tensor.layout.cut(read(where[name]), tensor.parts(shapes), heads)
                 for ours, piece in zip(tensor.ours, pieces, strict=True):
-                    found[ours][layer if tensor.stacked else ...] = piece
-        return found
+                    result[ours][layer if tensor.stacked else ...] = piece
+        return result
 
     def _where(
         self, names: Mapping[str, Shape], read: Callable[[str], np.ndarray], shapes: Shapes, layers: int, source: str
     ) -> dict[str, str]:
         """Returns {own name: name in the checkpoint} of the tensors wanted, all of them there and of their shape."""
-        wanted = self.wanted(shapes, layers)
+        expected = self.wanted(shapes, layers)
         own = {self.own_name(name): name for name in names}
-        extra = [name for name in own if name not in wanted and not self._ignored(name)]
+        extra = [name for name in own if name not in expected and not self._ignored(name)]
         if self.head in extra and self._tied(own, names, read):
             extra.remove(self.head)
         problems = [
-            f"{source}: {len(found)} tensors {words}: {', '.join(found[:LISTED])}{', ...' * (len(found) > LISTED)}"
-            for words, found in (
-                ("missing", [self.full_name(name) for name in wanted if name not in own]),
+            f"{source}: {len(result)} tensors {words}: {', '.join(result[:LISTED])}{', ...' * (len(result) > LISTED)}"
+            for words, result in (
+                ("missing", [self.full_name(name) for name in expected if name not in own]),
                 ("not known to this family with this config", [own[name] for name in extra]),
             )
-            if found
+            if result
         ]
-        for name, shape in wanted.items():
+        for name, shape in expected.items():
             if name in own and tuple(names[own[name]]) != tuple(shape):
                 problems.append(f"{source}: {own[name]} has shape {tuple(names[own[name]])}, must be {tuple(shape)}")
         if problems:
             raise ConfigError(problems[: 2 + LISTED])
-        return {name: own[name] for name in wanted}
+        return {name: own[name] for name in expected}
 
     def _ignored(self, name: str) -> bool:
         return any(re.search(pattern, name) for pattern in self.ignored)

@@ -80,8 +80,8 @@ def _damage_told(columns: Columns, path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException, UnicodeDecodeError, ValueError) as error:
-        told = " ".join(str(error).split())[:160]
-        raise UserError(f"{path}: is damaged {columns.title}, or cannot be read ({told})") from error
+        message = " ".join(str(error).split())[:160]
+        raise UserError(f"{path}: is damaged {columns.title}, or cannot be read ({message})") from error
 
 
 PARQUET = Columns("Parquet", PARQUET_MAGIC, _parquet)

@@ -49,10 +49,10 @@ def content(compression: Compression, path: Path) -> bytes:
         UserError: it is damaged, or longer than MOST bytes.
     """
     with _damage_told(compression, path), compression.open(path) as stream:
-        found = stream.read(MOST + 1)
-    if len(found) > MOST:
+        result = stream.read(MOST + 1)
+    if len(result) > MOST:
         raise UserError(f"{path}: has more than {MOST:,} bytes, decompressed; write it as JSON lines")
-    return found
+    return result
 
 
 @contextlib.contextmanager
@@ -60,8 +60,8 @@ def _damage_told(compression: Compression, path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, zlib.error, ValueError, pa.ArrowException) as error:
-        told = " ".join(str(error).split())[:160]
-        raise UserError(f"{path}: is damaged {compression.title}, or cannot be read ({told})") from error
+        message = " ".join(str(error).split())[:160]
+        raise UserError(f"{path}: is damaged {compression.title}, or cannot be read ({message})") from error
 
 
 GZIP = Compression("gzip", b"\x1f\x8b", _gzip)

@@ -63,14 +63,14 @@ class Dice:
         Raises:
             UserError: there do not seem to be so many.
         """
-        seen, found = set(taken), list[str]()
+        seen, result = set(taken), list[str]()
         for _ in range(64 * count + 1024):
-            if len(found) == count:
-                return found
+            if len(result) == count:
+                return result
             made = make(self)
             if made not in seen:
                 seen.add(made)
-                found.append(made)
+                result.append(made)
         raise UserError(
             f"a row needs {count} different keys or values such as {make(self)!r}, and there are not so many; raise "
             "data.retrieval.letters or data.retrieval.digits"

@@ -36,18 +36,18 @@ class Encoder:
 
     def __call__(self, piece: str) -> np.ndarray:
         """Returns the ids of a piece, int32 [n]."""
-        found = self._kept.get(piece)
-        if found is None:
+        result = self._kept.get(piece)
+        if result is None:
             if len(self._kept) > 4096:
                 self._kept.clear()
-            found = self._kept[piece] = self._encoded(piece)
-        return found
+            result = self._kept[piece] = self._encoded(piece)
+        return result
 
     def _encoded(self, piece: str) -> np.ndarray:
         for mark, ids in self._before.items() if piece else ():
-            found = self.tokenizer.encode(mark + piece)
-            if np.array_equal(found[: len(ids)], ids):
-                return found[len(ids) :]
+            result = self.tokenizer.encode(mark + piece)
+            if np.array_equal(result[: len(ids)], ids):
+                return result[len(ids) :]
         return self.tokenizer.encode(piece)
 
     def joined(self, pieces: tuple[str, ...]) -> np.ndarray:
@@ -139,13 +139,13 @@ class Distractors(Noise):
 
     def fill(self, dice: Dice, room: int, distractor: Callable[[], np.ndarray]) -> Hay:
         """See `Haystack`; a needle goes in between two others."""
-        found: list[np.ndarray] = []
+        results: list[np.ndarray] = []
         left = room
         while left:
             made = distractor()
             if len(made) > left:
                 break
-            found.append(made)
+            results.append(made)
             left -= len(made)
-        cuts = left + np.concatenate([[0], np.cumsum([len(made) for made in found])]).astype(np.int64)
-        return Hay(np.concatenate([self._tail(left), *found]).astype(np.int32), cuts)
+        cuts = left + np.concatenate([[0], np.cumsum([len(made) for made in results])]).astype(np.int64)
+        return Hay(np.concatenate([self._tail(left), *results]).astype(np.int32), cuts)

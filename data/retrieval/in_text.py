@@ -111,11 +111,11 @@ class TextTask:
         # The number of needles stays as it was drawn, however often the rest is drawn again.
         drawn = numbers(key, first, count, most, vary).tolist()
         words = seeding.random_words(key, first, count, WORDS).tolist()
-        found = []
+        results = []
         for index in range(count):
             dice = Dice(key, first + index, 0, words[index])
-            found.append(self._row(key, first + index, dice, draw.held_out, length, drawn[index], depth))
-        return _joined(found, length)
+            results.append(self._row(key, first + index, dice, draw.held_out, length, drawn[index], depth))
+        return _joined(results, length)
 
     def shortest(self, needles: int | None = None) -> int:
         """See `rows.Task`: a random piece of text counts a token for each of its bytes."""
@@ -174,10 +174,10 @@ class TextTask:
             if any(word in text for word in sample.unique):
                 return None
         offsets = self._places(dice, hay, len(needles), sorted({needle for _, needle in sample.answers}), depth)
-        told = sorted(range(len(needles)), key=lambda needle: (offsets[needle], needle))
+        message = sorted(range(len(needles)), key=lambda needle: (offsets[needle], needle))
         parts, at, spans = [introduction], len(introduction), np.zeros((len(needles), 2), np.int32)
         cut = 0
-        for needle in told:
+        for needle in message:
             parts += [hay.tokens[cut : offsets[needle]], needles[needle]]
             at += offsets[needle] - cut + len(needles[needle])
             cut = offsets[needle]
@@ -185,7 +185,7 @@ class TextTask:
         parts += [hay.tokens[cut:], question]
         order = list(range(len(answers)))
         if sample.as_told:
-            order.sort(key=lambda answer: told.index(sample.answers[answer][1]))
+            order.sort(key=lambda answer: message.index(sample.answers[answer][1]))
         at = prompt = length - end
         answered = []
         for place, answer in enumerate(order):
@@ -203,11 +203,11 @@ class TextTask:
             np.concatenate(parts), np.array(answered), np.array(depths), spans, prompt, number, references, distances
         )
 
-    def _places(self, dice: Dice, hay: Hay, count: int, asked: Sequence[int], depth: float | None) -> list[int]:
+    def _places(self, dice: Dice, hay: Hay, count: int, requested: Sequence[int], depth: float | None) -> list[int]:
         """Returns the haystack's tokens before each needle: one of those asked for at the depth, others anywhere."""
         places = [hay.anywhere(dice) for _ in range(count)]
         if depth is not None:
-            places[asked[dice.below(len(asked))]] = hay.offset(depth)
+            places[requested[dice.below(len(requested))]] = hay.offset(depth)
         return sorted(places) if self.chained else places
 
 
@@ -235,19 +235,19 @@ def _joined(rows: Sequence[_Laid], length: int) -> Rows:
     count = len(rows)
     answers, needles = max(len(row.spans) for row in rows), max(len(row.needles) for row in rows)
     tokens, depths = np.empty((count, length), np.int32), np.full((count, answers), np.nan)
-    spans, told = np.zeros((count, answers, 2), np.int32), np.zeros((count, needles, 2), np.int32)
+    spans, message = np.zeros((count, answers, 2), np.int32), np.zeros((count, needles, 2), np.int32)
     distances = np.zeros((count, answers), np.int32)
     for index, row in enumerate(rows):
         tokens[index] = row.tokens
         spans[index, : len(row.spans)], depths[index, : len(row.depths)] = row.spans, row.depths
-        told[index, : len(row.needles)] = row.needles
+        message[index, : len(row.needles)] = row.needles
         distances[index, : len(row.distances)] = row.distances
     prompts = np.array([row.prompt for row in rows], np.int32)
     return Rows(
         tokens=tokens,
         spans=spans,
         depths=depths,
-        needles=told,
+        needles=message,
         scored=np.arange(length) >= prompts[:, None],
         prompts=prompts,
         ends=np.full(count, length, np.int32),

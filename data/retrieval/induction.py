@@ -98,5 +98,5 @@ class Induction:
         def content(drawn: Arrays) -> np.ndarray:
             return ordered_hash(np.where(beyond, -1, drawn[0]))
 
-        (found,) = settled(make, content, len(m), draw.held_out)
-        return np.where(beyond, -1, found)
+        (result,) = settled(make, content, len(m), draw.held_out)
+        return np.where(beyond, -1, result)

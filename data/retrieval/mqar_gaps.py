@@ -55,7 +55,7 @@ class MqarGaps:
         if length < self.shortest(pairs):
             raise UserError(f"a row of {length} tokens is too short for mqar_gaps: {pairs} pairs need {4 * pairs}")
         m = numbers(draw.key(self.name), first, count, pairs, vary)
-        keys, values = self.told(draw, first, m, pairs)
+        keys, values = self.pairs_of(draw, first, m, pairs)
         places = places_of(draw.key(self.name, 1), first, count, pairs, (length - 2 * pairs) // 2, self.power)
         # A row of fewer pairs has its questions earlier; its last places stay filler.
         columns = 2 * m[:, None] + 2 * places
@@ -75,12 +75,12 @@ class MqarGaps:
         scored = np.zeros((count, length + 1), bool)
         scored[rows, np.where(valid, columns + 1, length)] = True
         last = np.where(valid, columns + 1, 0).max(axis=1).astype(np.int32)
-        told = same_spans(np.broadcast_to(2 * np.arange(pairs), (count, pairs)), valid, 2)
+        message = same_spans(np.broadcast_to(2 * np.arange(pairs), (count, pairs)), valid, 2)
         return Rows(
             tokens=tokens,
             spans=spans,
             depths=np.where(valid, np.arange(pairs) / m[:, None], np.nan),
-            needles=told,
+            needles=message,
             scored=scored[:, :length],
             prompts=last,
             ends=last + 1,
@@ -89,7 +89,7 @@ class MqarGaps:
             distances=np.where(valid, columns - 2 * np.arange(pairs), 0).astype(np.int32),
         )
 
-    def told(self, draw: Draw, first: int, m: np.ndarray, pairs: int) -> Arrays:
+    def pairs_of(self, draw: Draw, first: int, m: np.ndarray, pairs: int) -> Arrays:
         """Returns keys and values, int64 [n, pairs] both, on the side of the split that is wanted."""
         half, key = self.vocab_size // 2, draw.key(self.name)
 

@@ -106,18 +106,18 @@ class Niah(TextTask):
         keys = dice.distinct(self._key, 1 if several == "values" else needles)
         values = dice.distinct(self._value, needles, keys)
         keys = keys * needles if several == "values" else keys
-        asked = list(range(needles)) if several in ("values", "queries") else [dice.below(needles)]
-        queries = list(dict.fromkeys(keys[needle] for needle in asked))
+        requested = list(range(needles)) if several in ("values", "queries") else [dice.below(needles)]
+        queries = list(dict.fromkeys(keys[needle] for needle in requested))
         space = "" if self.short else " "
-        told = tuple(self._needle(key, value) for key, value in zip(keys, values, strict=True))
+        message = tuple(self._needle(key, value) for key, value in zip(keys, values, strict=True))
         return Sample(
-            needles=told,
-            answers=tuple((space + values[needle], needle) for needle in asked),
-            question=self._question(queries, len(asked)),
+            needles=message,
+            answers=tuple((space + values[needle], needle) for needle in requested),
+            question=self._question(queries, len(requested)),
             facts=tuple(f"{key}={value}" for key, value in zip(keys, values, strict=True)),
             drawn=tuple((string, len(string)) for string in {*keys, *values}),
             unique=tuple(f"#{key}=" for key in keys) if self.short else (*keys, *values),
-            introduction="" if self.short else self._introduction(len(asked)),
+            introduction="" if self.short else self._introduction(len(requested)),
             between=",",
             as_told=several == "values",
         )
@@ -169,5 +169,5 @@ def uuid(dice: Dice) -> str:
     bits = (dice.below(2**64) << 64) | dice.below(2**64)
     bits = bits & ~(0xF << 76) | (4 << 76)
     bits = bits & ~(0x3 << 62) | (2 << 62)
-    found = f"{bits:032x}"
-    return "-".join((found[:8], found[8:12], found[12:16], found[16:20], found[20:]))
+    result = f"{bits:032x}"
+    return "-".join((result[:8], result[8:12], result[12:16], result[16:20], result[20:]))

@@ -65,20 +65,20 @@ class Mqar:
             raise UserError(f"a row of {length} tokens is too short for mqar: {pairs} pairs need {4 * pairs}")
         # Rows of exactly so many pairs are the same at every length, and padded.
         drawn_at = length - 1 if vary else 4 * pairs - 1
-        found = mqar.evaluation_rows(
+        result = mqar.evaluation_rows(
             draw.seed, first, count, length=drawn_at, pairs=pairs, vocab_size=self.vocab_size, fixed=not vary
         )
-        tokens = np.concatenate([found["tokens"], found["targets"][:, -1:]], axis=1)
+        tokens = np.concatenate([result["tokens"], result["targets"][:, -1:]], axis=1)
         tokens = np.pad(tokens, ((0, 0), (0, length - tokens.shape[1])))
-        scored = found["weights"] > 0
+        scored = result["weights"] > 0
         m = scored.sum(axis=1)
         valid = np.arange(pairs) < m[:, None]
         columns = np.argsort(~scored, axis=1, kind="stable")[:, :pairs]  # of the questions
-        depths = np.take_along_axis(found["depths"], columns, axis=1)
-        asked = np.where(valid, np.rint(np.nan_to_num(depths) * m[:, None]), 0).astype(np.int64)  # numbers of pairs
-        return _pair_rows(tokens, m, pairs, columns, asked, valid)
+        depths = np.take_along_axis(result["depths"], columns, axis=1)
+        requested = np.where(valid, np.rint(np.nan_to_num(depths) * m[:, None]), 0).astype(np.int64)  # numbers of pairs
+        return _pair_rows(tokens, m, pairs, columns, requested, valid)
 
-    def told(self, draw: Draw, first: int, m: np.ndarray, pairs: int) -> Arrays:
+    def pairs_of(self, draw: Draw, first: int, m: np.ndarray, pairs: int) -> Arrays:
         """Returns keys and values, int64 [n, pairs] both, of the rows with exactly `pairs` pairs."""
         tokens = self.rows(draw, first, len(m), length=4 * pairs, needles=pairs).tokens.astype(np.int64)
         return tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2]
@@ -150,18 +150,18 @@ class FarPairs:
             raise UserError(f"a row of {length} tokens is too short for {self.name}: {pairs} pairs need {4 * pairs}")
         if vary:
             raise UserError(f"{self.name}: rows that ask from far have one number of pairs")
-        keys, values = self.task.told(draw, first, np.full(count, pairs), pairs)
-        asked, others = self._chosen(draw, first, count, pairs)
-        places = (length - 2 * pairs - 2 * asked.shape[1]) // 2
+        keys, values = self.task.pairs_of(draw, first, np.full(count, pairs), pairs)
+        requested, others = self._chosen(draw, first, count, pairs)
+        places = (length - 2 * pairs - 2 * requested.shape[1]) // 2
         tokens = np.zeros((count, length), np.int32)
         tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
         begin, end = 2 * pairs, 2 * pairs + 2 * places  # of the filler
         tokens[:, begin:end] = self._between(draw, first, keys, values, others, places)
-        columns = end + 2 * np.arange(asked.shape[1])
-        tokens[:, columns] = np.take_along_axis(keys, asked, axis=1)
-        tokens[:, columns + 1] = np.take_along_axis(values, asked, axis=1)
-        m, valid = np.full(count, pairs), np.ones(asked.shape, bool)
-        return _pair_rows(tokens, m, pairs, np.broadcast_to(columns, asked.shape), asked, valid)
+        columns = end + 2 * np.arange(requested.shape[1])
+        tokens[:, columns] = np.take_along_axis(keys, requested, axis=1)
+        tokens[:, columns + 1] = np.take_along_axis(values, requested, axis=1)
+        m, valid = np.full(count, pairs), np.ones(requested.shape, bool)
+        return _pair_rows(tokens, m, pairs, np.broadcast_to(columns, requested.shape), requested, valid)
 
     def reason(self, needles: int | None) -> str | None:
         """Returns why no filler can be made for so many pairs, or None."""
@@ -197,20 +197,20 @@ class FarPairs:
             rounds = -(-places // number)
             words = seeding.random_words(self._key(draw, "questions"), first, count, rounds * number)
             order = np.argsort(words[:, : rounds * number].reshape(count, rounds, number), axis=2, kind="stable")
-            asked = np.take_along_axis(others, order.reshape(count, -1)[:, :places], axis=1)
-            pairs = [np.take_along_axis(x, asked, axis=1) for x in (keys, values)]
+            requested = np.take_along_axis(others, order.reshape(count, -1)[:, :places], axis=1)
+            pairs = [np.take_along_axis(x, requested, axis=1) for x in (keys, values)]
             return np.stack(pairs, axis=2).reshape(count, -1).astype(np.int32)
-        found = self.task.filler(draw, first, 2 * places, keys, values)[:, : 2 * places]
+        result = self.task.filler(draw, first, 2 * places, keys, values)[:, : 2 * places]
         key, number = self._key(draw, "gaps"), min(number, places)
         columns = 2 * places_of(key, first, count, number, places, self.power)
         rows = np.arange(count)[:, None]
         for offset, what in enumerate((keys, values)):
-            found[rows, columns + offset] = np.take_along_axis(what, others[:, :number], axis=1)
-        return found
+            result[rows, columns + offset] = np.take_along_axis(what, others[:, :number], axis=1)
+        return result
 
     def _of_text(self, draw: Draw, first: int, keys: np.ndarray, room: int) -> np.ndarray:
         assert self.text is not None, "there is a reason not to ask"
-        size, found = len(self.text), np.zeros((len(keys), room), np.int32)
+        size, result = len(self.text), np.zeros((len(keys), room), np.int32)
         starts = seeding.random_words(self._key(draw, "text"), first, len(keys), 1)[:, 0] % np.uint64(size)
         for row, start in enumerate(starts.astype(np.int64)):
             have = 0
@@ -219,17 +219,17 @@ class FarPairs:
                     break
                 piece = np.asarray(self.text.tokens[(start + step * room + np.arange(room)) % size])
                 piece = piece[~np.isin(piece, keys[row])][: room - have]
-                found[row, have : have + len(piece)] = piece
+                result[row, have : have + len(piece)] = piece
                 have += len(piece)
             if have < room:
                 raise UserError("eval.retrieval.filler = text: the text holds too few tokens that are no keys")
-        return found
+        return result
 
 
 def _pair_rows(
-    tokens: np.ndarray, m: np.ndarray, pairs: int, columns: np.ndarray, asked: np.ndarray, valid: np.ndarray
+    tokens: np.ndarray, m: np.ndarray, pairs: int, columns: np.ndarray, requested: np.ndarray, valid: np.ndarray
 ) -> Rows:
-    """Returns rows whose m [n] pairs stand at their beginning, of which `asked` [n, A] are asked at `columns`."""
+    """Returns rows whose m [n] pairs stand at their beginning, of which `requested` [n, A] are asked at `columns`."""
     count, length = tokens.shape
     spans = same_spans(columns + 1, valid)
     scored = np.zeros((count, length + 1), bool)
@@ -239,7 +239,7 @@ def _pair_rows(
     return Rows(
         tokens=np.ascontiguousarray(tokens.astype(np.int32)),
         spans=spans,
-        depths=np.where(valid, asked / m[:, None], np.nan),
+        depths=np.where(valid, requested / m[:, None], np.nan),
         needles=same_spans(np.broadcast_to(2 * np.arange(pairs), (count, pairs)), np.arange(pairs) < m[:, None], 2),
         scored=scored[:, :length],
         prompts=last,
@@ -249,7 +249,7 @@ def _pair_rows(
             tuple(str(value) for value, real in zip(row, there, strict=True) if real)
             for row, there in zip(answers, valid.tolist(), strict=True)
         ),
-        distances=np.where(valid, columns - 2 * asked, 0).astype(np.int32),
+        distances=np.where(valid, columns - 2 * requested, 0).astype(np.int32),
     )
 
 

@@ -52,15 +52,15 @@ class SelectiveCopy:
         if length < self.shortest(most):
             raise UserError(f"a row of {length} tokens is too short for selective_copy: it needs {self.shortest(most)}")
         m = numbers(draw.key(self.name), first, count, most, vary)
-        told = self._tokens(draw, first, m, most)
+        message = self._tokens(draw, first, m, most)
         valid = np.arange(most) < m[:, None]
         room = length - 1 - m[:, None]
         places = self._places(draw, first, m, most, length)
         tokens = np.zeros((count, length + 1), np.int32)
         rows, answers = np.arange(count)[:, None], room + 1 + np.arange(most)
-        tokens[rows, np.where(valid, places, length)] = told
+        tokens[rows, np.where(valid, places, length)] = message
         tokens[rows, room] = MARK
-        tokens[rows, np.where(valid, answers, length)] = told
+        tokens[rows, np.where(valid, answers, length)] = message
         prompts = (length - m).astype(np.int32)
         return Rows(
             tokens=np.ascontiguousarray(tokens[:, :length]),
@@ -71,7 +71,7 @@ class SelectiveCopy:
             prompts=prompts,
             ends=np.full(count, length, np.int32),
             pairs=m.astype(np.int32),
-            references=tuple(tuple(map(str, row[:n])) for row, n in zip(told.tolist(), m.tolist(), strict=True)),
+            references=tuple(tuple(map(str, row[:n])) for row, n in zip(message.tolist(), m.tolist(), strict=True)),
             distances=np.where(valid, answers - places, 0).astype(np.int32),
         )
 

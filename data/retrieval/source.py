@@ -50,14 +50,14 @@ class TaskSource:
 
     def rows(self, first: int, count: int) -> Batch:
         """Returns consecutive rows as a batch [count, T]."""
-        found = self._task.rows(
+        result = self._task.rows(
             self._draw, first, count, length=self._length + 1, needles=self._needles, vary=True
         ).batch(*self._weights)
         if self._segments:
             shape = (count, self._length)
-            found["positions"] = np.broadcast_to(np.arange(self._length, dtype=np.int32), shape).copy()
-            found["segments"] = np.ones(shape, np.int32)
-        return found
+            result["positions"] = np.broadcast_to(np.arange(self._length, dtype=np.int32), shape).copy()
+            result["segments"] = np.ones(shape, np.int32)
+        return result
 
 
 def evaluation(
@@ -79,11 +79,11 @@ def evaluation(
     for first in range(0, rows, batch_size):
         count = min(batch_size, rows - first)
         drawn = task.rows(Draw(seed, held_out=True), first, count, length=length + 1, vary=vary)
-        found = drawn.batch()
+        result = drawn.batch()
         if beyond:
             column = np.arange(length + 1)
             inside: np.ndarray = (column >= drawn.spans[:, :, :1]) & (column < drawn.spans[:, :, 1:])  # [n, A, T + 1]
             inside &= (drawn.distances > beyond)[:, :, None]
-            found["weights"] = np.any(inside, axis=1)[:, 1:].astype(np.float32)
+            result["weights"] = np.any(inside, axis=1)[:, 1:].astype(np.float32)
         fill = [(0, batch_size - count), (0, 0)]
-        yield {name: np.pad(values, fill) for name, values in found.items()}
+        yield {name: np.pad(values, fill) for name, values in result.items()}

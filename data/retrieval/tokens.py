@@ -22,16 +22,16 @@ def excluding(key: np.ndarray, first: int, size: int, excluded: np.ndarray, voca
     """
     words = seeding.random_words(key, first, len(excluded), size)[:, :size]
     allowed = vocab_size - (excluded >= 0).sum(axis=1)
-    found = (words % allowed[:, None].astype(np.uint64)).astype(np.int64)
+    result = (words % allowed[:, None].astype(np.uint64)).astype(np.int64)
     # The r-th token that is allowed: one further for each excluded token up to there, the smallest first.
     for token in np.sort(np.where(excluded >= 0, excluded, 2 * vocab_size), axis=1).T:
-        found += found >= token[:, None]
-    return found.astype(np.int32)
+        result += result >= token[:, None]
+    return result.astype(np.int32)
 
 
 def ordered_hash(tokens: np.ndarray) -> np.ndarray:
     """Returns a hash of each row's tokens in their order, uint64 [n]; -1 is skipped."""
-    found = np.zeros(len(tokens), np.uint64)
+    result = np.zeros(len(tokens), np.uint64)
     for column in tokens.T:
-        found = np.where(column >= 0, seeding.mix(found + column.astype(np.uint64) + np.uint64(1)), found)
-    return found
+        result = np.where(column >= 0, seeding.mix(result + column.astype(np.uint64) + np.uint64(1)), result)
+    return result

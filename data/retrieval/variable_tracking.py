@@ -42,11 +42,11 @@ class VariableTracking(TextTask):
         """See `TextTask`."""
         value = number(dice, self.digits)
         names = dice.distinct(self._name, needles + 1)
-        told = [self._assignment(names[0], value, chain=False)]
-        told += [self._assignment(new, old, chain=True) for old, new in pairwise(names)]
+        messages = [self._assignment(names[0], value, chain=False)]
+        messages += [self._assignment(new, old, chain=True) for old, new in pairwise(names)]
         space = "" if self.short else " "
         return Sample(
-            needles=tuple(told),
+            needles=tuple(messages),
             answers=tuple((space + name, place) for place, name in enumerate(names)),
             question=("#", value, ":") if self.short else _question(value, len(names)),
             facts=(value, "=".join(names)),

@@ -7,7 +7,7 @@ import jax
 from ml_collections import ConfigDict
 
 from eval.cost import programs
-from eval.progress import Silent
+from eval.progress import Quiet
 from models.declared import positions
 
 GIB = 2**30
@@ -16,7 +16,7 @@ FINE = 16  # the answer is exact, or to 1 part in so many where numbers are larg
 PROGRAMS = {"train_step": ("batch_size", "length"), "decode": ("decode_batch_size", "length")}
 
 
-def largest_fits(config: ConfigDict, limit: float, progress: Silent) -> dict[str, dict[str, Any]]:
+def largest_fits(config: ConfigDict, limit: float, progress: Quiet) -> dict[str, dict[str, Any]]:
     """Returns for the train step and decode the largest batch at the set length, and length at the set batch.
 
     Args:
@@ -28,11 +28,11 @@ def largest_fits(config: ConfigDict, limit: float, progress: Silent) -> dict[str
         program -> {"batch", "length"} -> `largest` (0: not even one), its `peak` in bytes, the first `too_large` one
         that was tried, and its peak (None where the compiler itself refused it).
     """
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     shape = programs.shape(config)
     for name, (batch, length) in PROGRAMS.items():
         of_batch = shape.decode_batch_size if name == "decode" else shape.batch_size
-        found[name] = {}
+        results[name] = {}
         for what, field, start in (("batch", batch, of_batch), ("length", length, shape.length)):
 
             def peak(size: int, name: str = name, field: str = field, what: str = what) -> int | None:
@@ -40,19 +40,19 @@ def largest_fits(config: ConfigDict, limit: float, progress: Silent) -> dict[str
                 return compiled_peak(_with(config, field, size), name)
 
             most = _table(config) - shape.new_tokens if what == "length" else MOST
-            found[name][what] = search(peak, start, limit, unit=_unit(config, name, what), most=most)
-    return found
+            results[name][what] = search(peak, start, limit, unit=_unit(config, name, what), most=most)
+    return results
 
 
 def compiled_peak(config: ConfigDict, name: str) -> int | None:
     """Returns the bytes that a program of `programs.LOWERED` takes at once, None where it is too large to compile."""
     try:
-        found = programs.analysis(programs.LOWERED[name](config).compile())
+        result = programs.analysis(programs.LOWERED[name](config).compile())
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return None
-    return 0 if found is None else found["peak"]
+    return 0 if result is None else result["peak"]
 
 
 def search(
@@ -111,5 +111,5 @@ def _unit(config: ConfigDict, name: str, what: str) -> int:
 
 def _table(config: ConfigDict) -> int:
     """Returns the longest sequence that the positions serve."""
-    found = positions.reach(config.model)
-    return MOST if found is None else found[0]
+    result = positions.reach(config.model)
+    return MOST if result is None else result[0]

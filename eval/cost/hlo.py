@@ -81,10 +81,10 @@ def _closed(text: str, start: int) -> int:
 
 
 def _instruction(line: str) -> Instruction | None:
-    found = _INSTRUCTION.match(line)
-    if not found:
+    result = _INSTRUCTION.match(line)
+    if not result:
         return None
-    rest = line[found.end() :]
+    rest = line[result.end() :]
     end = _closed(rest, 0) if rest.startswith("(") else rest.find(" ")
     shape, rest = rest[:end], rest[end:].strip()
     opening = rest.find("(")
@@ -95,14 +95,14 @@ def _instruction(line: str) -> Instruction | None:
     name = re.search(r'op_name="((?:[^"\\]|\\.)*)"', after)
     called = re.search(r"\bcalls=%?([\w.\-]+)", after)
     return Instruction(
-        name=found[2],
+        name=result[2],
         opcode=opcode,
         shape=shape,
         operands=re.findall(r"%([\w.\-]+)", inside),
         op_name=name[1].replace("\\'", "'") if name else "",
         calls=called[1] if called and opcode == "fusion" else "",
         parameter=int(inside) if opcode == "parameter" else -1,
-        root=bool(found[1]),
+        root=bool(result[1]),
     )
 
 
@@ -153,9 +153,9 @@ class Module:
         """
         if name not in self._owners:
             instruction = self.find(name)
-            found = Counter({UNNAMED: 1.0}) if instruction is None else self._weights(instruction)
-            total = sum(found.values())
-            self._owners[name] = {one: weight / total for one, weight in found.items()}
+            result = Counter({UNNAMED: 1.0}) if instruction is None else self._weights(instruction)
+            total = sum(result.values())
+            self._owners[name] = {one: weight / total for one, weight in result.items()}
         return self._owners[name]
 
     def _weights(self, instruction: Instruction) -> Counter[Owner]:
@@ -164,9 +164,9 @@ class Module:
             return Counter({Owner("kv_read", "forward"): 1.0})
         if instruction.calls:
             for moving in (False, True):
-                found = self._fused(instruction.calls, moving)
-                if found:
-                    return found
+                result = self._fused(instruction.calls, moving)
+                if result:
+                    return result
         named = owner(instruction.op_name, decoding=self.decoding) or self._inherited(instruction, DEPTH)
         return Counter({named or UNNAMED: 1.0})
 
@@ -188,15 +188,15 @@ class Module:
         return False
 
     def _fused(self, computation: str, moving: bool) -> Counter[Owner]:
-        found: Counter[Owner] = Counter()
+        result: Counter[Owner] = Counter()
         for inner in self.computations[computation].instructions.values():
             if inner.calls:
-                found.update(self._fused(inner.calls, moving))
+                result.update(self._fused(inner.calls, moving))
             elif inner.opcode not in NOTHING and (moving or inner.opcode not in MOVES):
                 named = owner(inner.op_name, decoding=self.decoding)
                 if named is not None:
-                    found[named] += max(self._work(inner), 1)
-        return found
+                    result[named] += max(self._work(inner), 1)
+        return result
 
     def _work(self, instruction: Instruction) -> int:
         """Returns the numbers that an instruction computes, a sum's counting what it adds up."""
@@ -213,8 +213,8 @@ class Module:
         readers = list(self._readers(instruction, depth))
         same = PRIMITIVES.get(instruction.opcode, "?")
         for name in [*(name for name in readers if name.rpartition("/")[2].startswith(same)), *readers]:
-            if (found := owner(name, decoding=self.decoding)) is not None:
-                return found
+            if (result := owner(name, decoding=self.decoding)) is not None:
+                return result
         return self._made(instruction, depth)
 
     def _readers(self, instruction: Instruction, depth: int) -> Iterator[str]:
@@ -239,11 +239,11 @@ class Module:
             if operand is None or operand.opcode == "constant":
                 continue
             if operand.calls:
-                found = next(iter(self._fused(operand.calls, moving=True)), None)
+                result = next(iter(self._fused(operand.calls, moving=True)), None)
             else:
-                found = owner(operand.op_name, decoding=self.decoding) or self._made(operand, depth - 1)
-            if found is not None:
-                return found
+                result = owner(operand.op_name, decoding=self.decoding) or self._made(operand, depth - 1)
+            if result is not None:
+                return result
         return None
 
     def moved(self, name: str) -> int:

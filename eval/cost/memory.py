@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from eval.cost import fitting, programs, ready
 from eval.cost.hlo import Module
-from eval.progress import Silent
+from eval.progress import Quiet
 from models import counting, kernels, pattern
 from models.kernels.block import MOST_UNROLLED, blocks
 from models.kernels.blocked import block_size
@@ -39,7 +39,7 @@ WHY = {
 }
 
 
-def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
+def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     """Returns eval/memory.json's content; all sizes in bytes.
 
     `formula` needs no compiler. `compiled` is XLA's own account of the three programs (peak: arguments, outputs and
@@ -55,7 +55,7 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
         compiled[name] = programs.analysis(program)
         parts[name] = arguments(program.as_text())
     by_formula, counted = formula(run), measured(run)
-    found = {
+    results = {
         "formula": by_formula,
         "compiled": compiled,
         "measured": counted,
@@ -64,8 +64,8 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     }
     limit = run.config.eval.memory.limit_gib * fitting.GIB
     if limit:
-        found["fits"] = {"limit": int(limit), **fitting.largest_fits(run.config, limit, progress)}
-    return found
+        results["fits"] = {"limit": int(limit), **fitting.largest_fits(run.config, limit, progress)}
+    return results
 
 
 def formula(run: Run) -> dict[str, int]:
@@ -224,7 +224,7 @@ def measured(run: Run) -> dict[str, int] | None:
     compiled = program.lowered.compile()
     jax.block_until_ready(program.call(compiled, program.start()))
     after = jax.devices()[0].memory_stats() or {}
-    found = {name: int(after[name]) for name in ("bytes_in_use", COUNTED, "bytes_limit") if name in after}
+    results = {name: int(after[name]) for name in ("bytes_in_use", COUNTED, "bytes_limit") if name in after}
     if after.get(COUNTED, 0) > before.get(COUNTED, 0):
-        found["train_step"] = int(after[COUNTED])
-    return found
+        results["train_step"] = int(after[COUNTED])
+    return results

@@ -29,13 +29,13 @@ def peaks(dtype: str, *, side: int = SIDE, copied: int = COPIED) -> dict[str, An
         side: the first n.
         copied: bytes of the array that is copied.
     """
-    found = chip(jax.devices()[0].device_kind)
+    result = chip(jax.devices()[0].device_kind)
     return {
         "dtype": dtype,
         **_product(dtype, side),
         "bandwidth": _copy(copied),
         "copied_bytes": copied,
-        "published": None if found is None else asdict(found),
+        "published": None if result is None else asdict(result),
     }
 
 

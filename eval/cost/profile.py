@@ -13,7 +13,7 @@ from eval.cost.hlo import Module
 from eval.cost.scopes import DIRECTIONS, GROUPS, PARTS, Owner
 from eval.cost.timing import compile_timed, device, measure
 from eval.cost.trace import Times, record
-from eval.progress import Silent
+from eval.progress import Quiet
 from training.run_directory.record import compute_dtype
 from training.run_directory.run import Run
 
@@ -21,22 +21,24 @@ PROFILED = ("train", "prefill", "decode")
 IDLE = 0.5  # share of the wall time between instructions from which nothing else is said to bind a program
 
 
-def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
+def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     """Returns eval/profile.json's content.
 
     Each program is timed without a profiler (`seconds` a call), then traced for as many calls as
     `eval.throughput.repeats`. Shares are of the time with instructions under way, and add up to 1 over all parts.
     """
-    found = {}
+    results = {}
     for name in PROFILED:
         progress.say(f"profile: {name}")
-        found[name] = profiled(ready.PROGRAMS[name](run), run.config.eval.throughput.repeats, decoding=name == "decode")
+        results[name] = profiled(
+            ready.PROGRAMS[name](run), run.config.eval.throughput.repeats, decoding=name == "decode"
+        )
     return {
         "device": device(),
         "dtype": compute_dtype(run.config),
         "parts": {part: label for part, (label, _) in PARTS.items()},
-        "programs": found,
-        "answer": " ".join(f"{name.capitalize()} is {part['answer']}." for name, part in found.items()),
+        "programs": results,
+        "answer": " ".join(f"{name.capitalize()} is {part['answer']}." for name, part in results.items()),
     }
 
 
@@ -136,8 +138,8 @@ def answer(by_part: dict[str, float], idle: float) -> str:
     """Returns what binds a program, in words: its largest group, and how projection, attention and KV fare."""
     groups = {name: sum(by_part[part] for part in parts) for name, parts in GROUPS.items()}
     first = max(groups, key=lambda name: groups[name])
-    told = dict.fromkeys([first, "projection", "attention", "KV reads and writes"])
-    figures = ", ".join(f"{name} {groups[name]:.0%}" for name in told)
+    message = dict.fromkeys([first, "projection", "attention", "KV reads and writes"])
+    figures = ", ".join(f"{name} {groups[name]:.0%}" for name in message)
     if idle > IDLE:
         return f"bound by no part: {idle:.0%} of its time passes between instructions (of the rest: {figures})"
     return f"bound by {first} ({figures})"

@@ -51,16 +51,16 @@ def shape(config: ConfigDict) -> Shape:
     Raises:
       UserError: a learned table does not have so many positions.
     """
-    wanted = config.eval.throughput
-    length = prompt = wanted.length or config.data.length
-    if (found := positions.reach(config.model)) is not None:
-        table, reason = found
-        for name, tokens in (("length", length), ("new_tokens", wanted.new_tokens + 1)):
+    expected = config.eval.throughput
+    length = prompt = expected.length or config.data.length
+    if (result := positions.reach(config.model)) is not None:
+        table, reason = result
+        for name, tokens in (("length", length), ("new_tokens", expected.new_tokens + 1)):
             if tokens > table:
-                raise UserError(f"eval.throughput.{name} = {wanted[name]}: {reason}")
-        prompt = min(length, table - wanted.new_tokens)
-    batch_size = wanted.batch_size or config.data.batch_size
-    return Shape(batch_size, length, wanted.decode_batch_size, prompt, wanted.new_tokens)
+                raise UserError(f"eval.throughput.{name} = {expected[name]}: {reason}")
+        prompt = min(length, table - expected.new_tokens)
+    batch_size = expected.batch_size or config.data.batch_size
+    return Shape(batch_size, length, expected.decode_batch_size, prompt, expected.new_tokens)
 
 
 def element_bytes(config: ConfigDict) -> int:
@@ -70,9 +70,9 @@ def element_bytes(config: ConfigDict) -> int:
 
 def training_config(config: ConfigDict) -> ConfigDict:
     """Returns the config with the shapes asked for, for the training step."""
-    found = shape(config)
+    result = shape(config)
     changed = validate.from_dict(validate.to_dict(config))
-    changed.data.batch_size, changed.data.length = found.batch_size, found.length
+    changed.data.batch_size, changed.data.length = result.batch_size, result.length
     if changed.data.batch_size % changed.data.micro_batches:
         changed.data.micro_batches = 1
     return changed
@@ -85,18 +85,18 @@ def lower_train_step(config: ConfigDict) -> jax.stages.Lowered:
 
 def lower_prefill(config: ConfigDict) -> jax.stages.Lowered:
     """Lowers prefill of a whole batch into an empty cache."""
-    found = shape(config)
+    result = shape(config)
     abstract = steps.abstract(config)
-    cache = jax.eval_shape(lambda: KVCache.create(config.model, found.batch_size, found.length))
-    tokens = jax.ShapeDtypeStruct((found.batch_size, found.length), jnp.int32)
+    cache = jax.eval_shape(lambda: KVCache.create(config.model, result.batch_size, result.length))
+    tokens = jax.ShapeDtypeStruct((result.batch_size, result.length), jnp.int32)
     return decode.prefill.lower(abstract.graphdef, abstract.params, cache, tokens)
 
 
 def filled_cache(config: ConfigDict) -> KVCache:
     """Returns decode's cache with the prompt's slots taken; keys and values are zeros, which cost what others do."""
-    found = shape(config)
-    cache = KVCache.create(config.model, found.decode_batch_size, found.capacity)
-    return cache.place(jnp.zeros((found.decode_batch_size, found.prompt), jnp.int32)).cache
+    result = shape(config)
+    cache = KVCache.create(config.model, result.decode_batch_size, result.capacity)
+    return cache.place(jnp.zeros((result.decode_batch_size, result.prompt), jnp.int32)).cache
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
@@ -128,11 +128,11 @@ def decode_steps(graphdef: Any, new_tokens: int, params: Any, cache: KVCache, to
 
 def lower_decode(config: ConfigDict) -> jax.stages.Lowered:
     """Lowers the decoding of all new tokens with a cache that holds the prompt."""
-    found = shape(config)
+    result = shape(config)
     abstract = steps.abstract(config)
     cache = jax.eval_shape(lambda: filled_cache(config))
-    tokens = jax.ShapeDtypeStruct((found.decode_batch_size,), jnp.int32)
-    return decode_steps.lower(abstract.graphdef, found.new_tokens, abstract.params, cache, tokens)
+    tokens = jax.ShapeDtypeStruct((result.decode_batch_size,), jnp.int32)
+    return decode_steps.lower(abstract.graphdef, result.new_tokens, abstract.params, cache, tokens)
 
 
 LOWERED: dict[str, Callable[[ConfigDict], Any]] = {
@@ -144,16 +144,16 @@ LOWERED: dict[str, Callable[[ConfigDict], Any]] = {
 
 def kernels_in(lowered: jax.stages.Lowered) -> str:
     """Returns the attention cores a program holds, by the scopes `attend` runs them in, joined by "+"."""
-    found = set(re.findall(rf"attention_({'|'.join(KERNELS)})\b", lowered.as_text(debug_info=True)))
-    return "+".join(name for name in KERNELS if name in found)
+    result = set(re.findall(rf"attention_({'|'.join(KERNELS)})\b", lowered.as_text(debug_info=True)))
+    return "+".join(name for name in KERNELS if name in result)
 
 
 def analysis(compiled: Any) -> dict[str, int] | None:
     """Returns XLA's account of a compiled program in bytes, None where the platform gives none."""
-    found = compiled.memory_analysis()
-    if found is None:
+    result = compiled.memory_analysis()
+    if result is None:
         return None
-    argument, output = found.argument_size_in_bytes, found.output_size_in_bytes
-    temp, alias = found.temp_size_in_bytes, found.alias_size_in_bytes
+    argument, output = result.argument_size_in_bytes, result.output_size_in_bytes
+    temp, alias = result.temp_size_in_bytes, result.alias_size_in_bytes
     peak = argument + output + temp - alias
     return {"argument": argument, "output": output, "temp": temp, "alias": alias, "peak": peak}

@@ -65,8 +65,8 @@ def forward(run: Run) -> Ready:
 def prefill(run: Run) -> Ready:
     """Returns prefill of a whole batch into an empty cache."""
     config = run.config
-    found = programs.shape(config)
-    rows, length = found.batch_size, found.length
+    result = programs.shape(config)
+    rows, length = result.batch_size, result.length
     tokens = _tokens(rows, length, config.model.vocab_size)
 
     def call(compiled: Any, cache: Any) -> Any:
@@ -81,16 +81,16 @@ def prefill(run: Run) -> Ready:
 def decode(run: Run) -> Ready:
     """Returns greedy decoding of the new tokens from a cache that holds the prompt."""
     config = run.config
-    found = programs.shape(config)
-    rows, new = found.decode_batch_size, found.new_tokens
+    result = programs.shape(config)
+    rows, new = result.decode_batch_size, result.new_tokens
     tokens = _tokens(rows, 1, config.model.vocab_size)[:, 0]
 
     def call(compiled: Any, cache: Any) -> Any:
         # As in prefill: the new tokens' slots are free again.
-        return dataclasses.replace(compiled(run.params, cache, tokens)[1], length=jnp.int32(found.prompt))
+        return dataclasses.replace(compiled(run.params, cache, tokens)[1], length=jnp.int32(result.prompt))
 
     lowered = programs.lower_decode(config)
-    shape = {"batch_size": rows, "length": found.prompt, "new_tokens": new, "kernel": programs.kernels_in(lowered)}
+    shape = {"batch_size": rows, "length": result.prompt, "new_tokens": new, "kernel": programs.kernels_in(lowered)}
     return Ready(lowered, lambda: programs.filled_cache(config), call, rows * new, shape)
 
 

@@ -11,14 +11,14 @@ from ml_collections import ConfigDict
 from configs.errors import UserError
 from eval.cost import peaks, programs, ready
 from eval.cost.timing import compile_timed, device, measure, summary
-from eval.progress import Silent
+from eval.progress import Quiet
 from models import counting, decode
 from training.run_directory.record import compute_dtype
 from training.run_directory.run import Run
 from training.step import train_step as steps
 
 
-def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
+def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     """Returns eval/throughput.json's content.
 
     Each figure is the median of `repeats` measurements after warm-up, `spread` its quartiles; compilation is apart, and
@@ -68,26 +68,26 @@ def timed(run: Run, name: str, best: dict[str, Any] | None = None, *, room: floa
         raise UserError(f"takes {needed['peak']:,} bytes as compiled, and {int(room):,} are free")
     repeats = run.config.eval.throughput.repeats
     seconds = measure(lambda state: program.call(compiled, state), program.start(), repeats=repeats)
-    found = summary(seconds, program.tokens, compile_seconds, **program.shape)
-    return found | ({} if best is None else utilisation(run.config, name, found, best))
+    result = summary(seconds, program.tokens, compile_seconds, **program.shape)
+    return result | ({} if best is None else utilisation(run.config, name, result, best))
 
 
-def utilisation(config: ConfigDict, name: str, found: dict[str, Any], best: dict[str, Any]) -> dict[str, Any]:
+def utilisation(config: ConfigDict, name: str, results: dict[str, Any], best: dict[str, Any]) -> dict[str, Any]:
     """Returns what a program reached of the device's peaks.
 
     MFU counts FLOPs as `counting.flops_per_token` does. Prefill has none: it computes logits, and the last layer, for
     last tokens alone.
     """
     if name in ("train", "forward"):
-        counted = counting.flops_per_token(config.model, found["length"])
+        counted = counting.flops_per_token(config.model, results["length"])
         flops = counted["value" if name == "train" else "forward"]
-        rate = flops * found["tokens_per_second"]
+        rate = flops * results["tokens_per_second"]
         published = best["published"] if best["dtype"] == "bfloat16" else None
         return {"mfu": rate / best["flops"], "mfu_published": rate / published["flops"] if published else None}
     if name != "decode":
         return {}
-    nbytes = step_bytes(config, found["batch_size"], found["length"] + found["new_tokens"])
-    rate = nbytes * found["new_tokens"] / found["seconds"]
+    nbytes = step_bytes(config, results["batch_size"], results["length"] + results["new_tokens"])
+    rate = nbytes * results["new_tokens"] / results["seconds"]
     return {"bytes_per_step": nbytes, "bandwidth": rate, "bandwidth_share": rate / best["bandwidth"]}
 
 
@@ -107,15 +107,15 @@ def step_bytes(config: ConfigDict, rows: int, capacity: int) -> int:
 
 def places(config: ConfigDict) -> list[tuple[str, int, int]]:
     """Returns the grid's cells: (program, batch size, length); none where neither grid is set."""
-    wanted = config.eval.throughput
-    if not wanted.batch_sizes and not wanted.lengths:
+    expected = config.eval.throughput
+    if not expected.batch_sizes and not expected.lengths:
         return []
-    lengths = wanted.lengths or (wanted.length or config.data.length,)
-    found = []
+    lengths = expected.lengths or (expected.length or config.data.length,)
+    results = []
     for name, length in itertools.product(ready.PROGRAMS, lengths):
-        own = wanted.decode_batch_size if name == "decode" else wanted.batch_size or config.data.batch_size
-        found += [(name, rows, length) for rows in wanted.batch_sizes or (own,)]
-    return found
+        own = expected.decode_batch_size if name == "decode" else expected.batch_size or config.data.batch_size
+        results += [(name, rows, length) for rows in expected.batch_sizes or (own,)]
+    return results
 
 
 def cell(run: Run, best: dict[str, Any], name: str, rows: int, length: int) -> dict[str, Any]:

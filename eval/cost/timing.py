@@ -51,11 +51,11 @@ def measure(call: Callable[[Any], Any], state: Any, *, repeats: int, warm_up: in
 
 def device() -> dict[str, Any]:
     """Returns what times were measured on: the device, and of this machine the cores that JAX could have used."""
-    found = jax.devices()[0]
+    result = jax.devices()[0]
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "kind": found.device_kind,
-        "platform": found.platform,
+        "kind": result.device_kind,
+        "platform": result.platform,
         "count": 1,
         "cores": os.cpu_count(),  # of the machine
         "affinity": here,  # cores that this process may run on

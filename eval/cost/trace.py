@@ -92,20 +92,20 @@ def shared(spans: Iterable[tuple[str, float, float]]) -> dict[str, float]:
         if end > start:
             edges += [(start, 1, number, name), (end, 0, number, name)]
     edges.sort(key=lambda edge: (edge[0], edge[1]))
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     open_: dict[int, str] = {}
     before = 0.0
     for moment, opens, number, name in edges:
         if open_:
             part = (moment - before) * NANO / len(open_)
             for one in open_.values():
-                found[one] = found.get(one, 0.0) + part
+                results[one] = results.get(one, 0.0) + part
         before = moment
         if opens:
             open_[number] = name
         else:
             open_.pop(number, None)
-    return found
+    return results
 
 
 def from_xprof(path: Path, module: Module) -> Times:
@@ -131,11 +131,11 @@ def from_table(table: str | bytes, module: Module) -> Times:
     Raises:
         UserError: nothing of it is.
     """
-    found = json.loads(table)
-    columns = [column["id"] for column in found["cols"]]
+    result = json.loads(table)
+    columns = [column["id"] for column in result["cols"]]
     seconds: dict[str, float] = {}
     counts: dict[str, float] = {}
-    for row in found["rows"]:
+    for row in result["rows"]:
         values = dict(zip(columns, (cell["v"] for cell in row["c"]), strict=False))
         name = str(values["hlo_op_name"]).lstrip("%")
         instruction = module.find(name)

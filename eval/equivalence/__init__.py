@@ -17,18 +17,18 @@ from rich.text import Text
 from eval.equivalence import cores, decoding, layouts
 from eval.equivalence.rows import TOLERANCES, Row
 from eval.equivalence.setting import Setting, settings
-from eval.progress import Silent
+from eval.progress import Quiet
 from training.run_directory.run import Run
 
 GROUPS = (cores.rows, layouts.rows, decoding.rows)
 
 
-def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
+def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     """Returns eval/equivalence.json's content, for a run's parameters."""
     return check(run.config, progress, run.params)
 
 
-def check(config: ConfigDict, progress: Silent, params: Any = None) -> dict[str, Any]:
+def check(config: ConfigDict, progress: Quiet, params: Any = None) -> dict[str, Any]:
     """Compares all there is to compare, and shows the table.
 
     Args:
@@ -45,20 +45,20 @@ def check(config: ConfigDict, progress: Silent, params: Any = None) -> dict[str,
     """
     start = time.perf_counter()
     tried = settings(config, params)
-    found: list[Row] = []
+    results: list[Row] = []
     for setting in tried:
         for row in progress.track(f"equivalence, {setting.dtype}", _rows(setting)):
-            found.append(row)
+            results.append(row)
     first = tried[0]
     result = {
-        "passed": not any(row.exceeded for row in found),
+        "passed": not any(row.exceeded for row in results),
         "device": {"kind": jax.devices()[0].device_kind, "platform": jax.default_backend()},
         "tolerances": TOLERANCES,
-        "rows": [row.entry for row in found],
+        "rows": [row.entry for row in results],
         "settings": {"length": first.length, "batch_size": first.batch, "changed": first.changed},
     }
-    progress.show(table(found, first, time.perf_counter() - start))
-    progress.say(summary(found))
+    progress.show(table(results, first, time.perf_counter() - start))
+    progress.say(summary(results))
     return result
 
 
@@ -73,15 +73,15 @@ def table(rows: list[Row], setting: Setting, seconds: float) -> Table:
     caption = f"batch {setting.batch}, length {setting.length}, {seconds:.0f} s" + (
         f"; tried with {made}" if made else ""
     )
-    found = Table(title="Equivalence", caption=caption)
+    result = Table(title="Equivalence", caption=caption)
     for name in ("what", "against", "where", "dtype", "part"):
-        found.add_column(name, overflow="fold")
+        result.add_column(name, overflow="fold")
     for name in ("largest error", "relative", "allowed"):
-        found.add_column(name, justify="right", no_wrap=True)
-    found.add_column("", overflow="fold")
+        result.add_column(name, justify="right", no_wrap=True)
+    result.add_column("", overflow="fold")
     for row in rows:
-        found.add_row(*(Text(cell, style="red" if row.exceeded else "") for cell in cells(row)))
-    return found
+        result.add_row(*(Text(cell, style="red" if row.exceeded else "") for cell in cells(row)))
+    return result
 
 
 def cells(row: Row) -> list[str]:

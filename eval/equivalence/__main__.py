@@ -14,7 +14,7 @@ from configs import cli, validate
 from configs.errors import UserError
 from eval import equivalence
 from eval import run as command
-from eval.progress import Told
+from eval.progress import Reporter
 from training.run_directory import files
 from training.runtime import compilation, compile_only, startup
 
@@ -30,26 +30,26 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--batch", type=int, help="rows; 0: data.batch_size (eval.equivalence.batch_size)")
     parser.epilog = "--config.x=v changes a field: any with --config, those of eval with --workdir."
     parser.add_argument("--target", help="with --config: compile for it instead, such as h100:1 or v5e:1x1")
-    given = parser.parse_args(rest)
-    for name, value in (("length", given.length), ("batch_size", given.batch)):
+    args = parser.parse_args(rest)
+    for name, value in (("length", args.length), ("batch_size", args.batch)):
         if value is not None:
             overrides[f"eval.equivalence.{name}"] = value
-    if (given.workdir is None) == (given.config is None):
+    if (args.workdir is None) == (args.config is None):
         raise UserError("give either --workdir=RUN or --config=FILE (see --help)")
-    if given.workdir is not None and given.out is not None:
+    if args.workdir is not None and args.out is not None:
         raise UserError("--out: goes with --config; a run's file is RUN/eval/equivalence.json")
-    if given.target is not None:
-        return _compiled(given, overrides)
+    if args.target is not None:
+        return _compiled(args, overrides)
     compilation.enable_cache()
-    if given.workdir is not None:
-        found = command.evaluate(given.workdir, ["equivalence"], command.eval_settings(overrides), Told())[
+    if args.workdir is not None:
+        result = command.evaluate(args.workdir, ["equivalence"], command.eval_settings(overrides), Reporter())[
             "equivalence"
         ]
     else:
-        found = equivalence.check(validate.resolve(cli.load(given.config, overrides)), Told())
-        if given.out is not None:
-            files.write_json(Path(given.out), {"schema": command.SCHEMA, "eval": "equivalence", **found})
-    return 0 if found["passed"] else 1
+        result = equivalence.check(validate.resolve(cli.load(args.config, overrides)), Reporter())
+        if args.out is not None:
+            files.write_json(Path(args.out), {"schema": command.SCHEMA, "eval": "equivalence", **result})
+    return 0 if result["passed"] else 1
 
 
 def _compiled(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -62,10 +62,10 @@ def _compiled(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     startup.flags()
     from eval.equivalence import target
 
-    found = target.check(config, given.target, Told())
+    result = target.check(config, given.target, Reporter())
     if given.out is not None:
-        files.write_json(Path(given.out), {"schema": command.SCHEMA, "eval": "equivalence", **found})
-    return 0 if found["passed"] else 1
+        files.write_json(Path(given.out), {"schema": command.SCHEMA, "eval": "equivalence", **result})
+    return 0 if result["passed"] else 1
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class Layer:
 def rows(setting: Setting) -> Iterator[Row]:
     """Yields rows for every core on every kind of layer that the config has."""
     for layer in layers(setting):
-        wanted = under(setting, layer, "reference")
+        expected = under(setting, layer, "reference")
         for core in kernels.KERNELS:
             if core == "reference":
                 continue
@@ -49,12 +49,12 @@ def rows(setting: Setting) -> Iterator[Row]:
                 reason = str(error).removeprefix(f"model.attention.kernel = {core!r}: ")
                 yield dataclasses.replace(row, part="output, gradient", reason=reason)
                 continue
-            yield from compared(row, got, wanted)
+            yield from compared(row, got, expected)
 
 
 def layers(setting: Setting) -> list[Layer]:
     """Returns one layer of each kind, as whole rows and, where the config packs documents, packed."""
-    found, seen = [], set()
+    result, seen = [], set()
     every = plans(setting.model)
     for index, plan in enumerate(every):
         if plan in seen:
@@ -62,10 +62,10 @@ def layers(setting: Setting) -> list[Layer]:
         seen.add(plan)
         before = [other.position for other in every[:index]].count(plan.position)
         label = plan.position + (f", window {plan.window}" if plan.window else "")
-        found.append(Layer(index, before, label, False))
+        result.append(Layer(index, before, label, False))
         if setting.config.data.packing == "segments":
-            found.append(Layer(index, before, f"{label}, packed", True))
-    return found
+            result.append(Layer(index, before, f"{label}, packed", True))
+    return result
 
 
 def under(setting: Setting, layer: Layer, core: str) -> Outcome:

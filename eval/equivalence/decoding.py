@@ -59,14 +59,14 @@ def rows(setting: Setting) -> Iterator[Row]:
     tokens = setting.tokens()
     prompt = setting.length // 2
     changing = made.model._uses_lengths
-    wanted = growing(made, tokens, prompt) if changing else made.whole(tokens)[:, prompt - 1 :]
+    expected = growing(made, tokens, prompt) if changing else made.whole(tokens)[:, prompt - 1 :]
     note = f"the forward at {PREFIXES} lengths, each its own frequencies" if changing else ""
     row = Row("decoding", "the forward", "output", setting.dtype, note=note)
     at = _lengths(setting.length, prompt) - prompt if changing else slice(None)
     decoded = through_cache(made, tokens, prompt)
     own = ROUNDED.get(setting.model.attention.get("kv_storage", "auto"))
     yield from compared(
-        row, Outcome({"logits": decoded[:, at]}), Outcome({"logits": wanted}), _tolerances(setting, own)
+        row, Outcome({"logits": decoded[:, at]}), Outcome({"logits": expected}), _tolerances(setting, own)
     )
     yield dataclasses.replace(row, part="gradient", note="", reason=NO_GRADIENT)
 
@@ -90,11 +90,11 @@ def growing(made: Programs, tokens: np.ndarray, prompt: int) -> np.ndarray:
 
     Rows are padded on the left so that one program serves all.
     """
-    found = []
+    results = []
     for length in _lengths(tokens.shape[1], prompt):
         laid = _padded(tokens, np.full(len(tokens), tokens.shape[1] - length))
-        found.append(made.whole(*laid)[:, -1])
-    return np.stack(found, axis=1)
+        results.append(made.whole(*laid)[:, -1])
+    return np.stack(results, axis=1)
 
 
 def _lengths(longest: int, prompt: int) -> np.ndarray:
@@ -118,12 +118,12 @@ def through_cache(made: Programs, tokens: np.ndarray, prompt: int, padding: np.n
         logits, cache = made.prefill(cache, tokens[:, :prompt])
     else:
         logits, cache = made.prefill(cache, *_padded(tokens[:, :prompt], padding))
-    found = [logits]
+    results = [logits]
     for at in range(prompt, length):
         logits, cache = made.step(cache, tokens[np.arange(rows), at - padding])
-        found.append(logits)
+        results.append(logits)
     kept = length - prompt + 1 - int(padding.max())
-    return np.stack([np.stack(found, axis=1)[row, skip : skip + kept] for row, skip in enumerate(padding)])
+    return np.stack([np.stack(results, axis=1)[row, skip : skip + kept] for row, skip in enumerate(padding)])
 
 
 def _padded(tokens: np.ndarray, padding: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

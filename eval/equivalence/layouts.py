@@ -21,14 +21,14 @@ PARTS = ("query", "key", "value")
 def rows(setting: Setting) -> Iterator[Row]:
     """Yields rows for QKV, scan, rematerialisation, packing and padding."""
     batch = programs.plain(setting.tokens())
-    wanted = programs.outcome(setting, programs.compiled(setting), batch)
-    yield from qkv(setting, batch, wanted)
-    yield from scan(setting, batch, wanted)
-    yield from remat(setting, batch, wanted)
+    expected = programs.outcome(setting, programs.compiled(setting), batch)
+    yield from qkv(setting, batch, expected)
+    yield from scan(setting, batch, expected)
+    yield from remat(setting, batch, expected)
     yield from documents(setting)
 
 
-def qkv(setting: Setting, batch: Batch, wanted: Outcome) -> Iterator[Row]:
+def qkv(setting: Setting, batch: Batch, expected: Outcome) -> Iterator[Row]:
     """The other layout of the projections, its parameters laid out anew and its gradients laid back."""
     own = setting.model.attention.qkv
     other = "split" if own == "fused" else "fused"
@@ -45,10 +45,10 @@ def qkv(setting: Setting, batch: Batch, wanted: Outcome) -> Iterator[Row]:
     nnx.replace_by_pure_dict(params, relaid(pure, other, widths))
     logits, gradients = programs.compiled(setting, model)(params, batch)
     back = named(relaid(nnx.to_pure_dict(gradients), own, widths))
-    yield from compared(row, Outcome({"logits": logits}, back), wanted)
+    yield from compared(row, Outcome({"logits": logits}, back), expected)
 
 
-def scan(setting: Setting, batch: Batch, wanted: Outcome) -> Iterator[Row]:
+def scan(setting: Setting, batch: Batch, expected: Outcome) -> Iterator[Row]:
     """Layers as one compiled loop where the config unrolls them on this device, and the other way round."""
     model = setting.model
     scans = nnx.eval_shape(lambda: Transformer(model, rngs=nnx.Rngs(0))).scan
@@ -59,17 +59,17 @@ def scan(setting: Setting, batch: Batch, wanted: Outcome) -> Iterator[Row]:
         yield dataclasses.replace(row, part="output, gradient", reason=reason)
         return
     other = programs.compiled(setting, setting.having(scan_layers="no" if scans else "yes"))
-    yield from compared(row, programs.outcome(setting, other, batch), wanted)
+    yield from compared(row, programs.outcome(setting, other, batch), expected)
 
 
-def remat(setting: Setting, batch: Batch, wanted: Outcome) -> Iterator[Row]:
+def remat(setting: Setting, batch: Batch, expected: Outcome) -> Iterator[Row]:
     """Activations computed again in the backward pass, or not."""
     own = setting.model.remat
     for way in fields.choices("model.remat"):
         if way != own:
             other = programs.compiled(setting, setting.having(remat=way))
             row = Row(f"remat {way}", f"remat {own}", "output", setting.dtype)
-            yield from compared(row, programs.outcome(setting, other, batch), wanted)
+            yield from compared(row, programs.outcome(setting, other, batch), expected)
 
 
 def relaid(pure: dict[str, Any], qkv: str, widths: list[int]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def relaid(pure: dict[str, Any], qkv: str, widths: list[int]) -> dict[str, Any]:
         cuts = np.cumsum(widths)[:-1]
         split = {name: jnp.split(leaf, cuts, axis=-1) for name, leaf in whole.items()}
         for index, name in enumerate(PARTS):
-            attention[name] = {leaf: found[index] for leaf, found in split.items()}
+            attention[name] = {leaf: result[index] for leaf, result in split.items()}
     return {**pure, "blocks": {**pure["blocks"], "attention": attention}}
 
 
@@ -98,20 +98,20 @@ def documents(setting: Setting) -> Iterator[Row]:
     packed = {name: np.pad(leaf.reshape(setting.batch, -1), end) for name, leaf in alone.items()}
     packed |= {"positions": np.pad(order, end), "segments": np.pad(np.repeat([[1, 2]], half, 1), end)}
     packed["segments"] = np.broadcast_to(packed["segments"], packed["tokens"].shape).astype(np.int32)
-    wanted = programs.outcome(setting, separate, alone)
-    found = programs.outcome(setting, together, packed)
-    logits = found.output["logits"][:, : 2 * half].reshape(2 * setting.batch, half, -1)
+    expected = programs.outcome(setting, separate, alone)
+    result = programs.outcome(setting, together, packed)
+    logits = result.output["logits"][:, : 2 * half].reshape(2 * setting.batch, half, -1)
     row = Row("packed documents", "each by itself", "output", setting.dtype)
-    yield from compared(row, Outcome({"logits": logits}, found.gradient), wanted)
+    yield from compared(row, Outcome({"logits": logits}, result.gradient), expected)
 
     # The first documents again, at the end of their rows; the others weigh nothing in the gradient.
     start = [(0, 0), (length - half, 0)]
     first = {name: leaf.reshape(setting.batch, 2, half)[:, 0] for name, leaf in alone.items()}
     padded = {name: np.pad(leaf, start) for name, leaf in first.items()}
     padded |= {"positions": np.pad(order[:, :half], start), "segments": np.pad(np.ones_like(order[:, :half]), start)}
-    found = programs.outcome(setting, together, padded)
+    result = programs.outcome(setting, together, padded)
     weights = alone["weights"].reshape(setting.batch, 2, half) * np.array([1, 0])[:, None]
-    wanted = programs.outcome(setting, separate, {**alone, "weights": weights.reshape(-1, half).astype(np.float32)})
+    expected = programs.outcome(setting, separate, {**alone, "weights": weights.reshape(-1, half).astype(np.float32)})
     row = Row("left padding", "no padding", "output", setting.dtype)
-    ours = Outcome({"logits": found.output["logits"][:, length - half :]}, found.gradient)
-    yield from compared(row, ours, Outcome({"logits": wanted.output["logits"][::2]}, wanted.gradient))
+    ours = Outcome({"logits": result.output["logits"][:, length - half :]}, result.gradient)
+    yield from compared(row, ours, Outcome({"logits": expected.output["logits"][::2]}, expected.gradient))

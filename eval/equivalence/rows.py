@@ -53,36 +53,36 @@ class Outcome:
     gradient: Mapping[str, Any] | None = None
 
 
-def compared(row: Row, got: Outcome, wanted: Outcome, tolerances: Mapping[str, float] | None = None) -> list[Row]:
+def compared(row: Row, got: Outcome, expected: Outcome, tolerances: Mapping[str, float] | None = None) -> list[Row]:
     """Returns a row for the output and, where both have them, one for the gradients.
 
     Args:
         row: names what is compared; its `part` and errors are filled in.
         got: what was tried.
-        wanted: what it must equal, with tensors of the same names.
+        expected: what it must equal, with tensors of the same names.
         tolerances: by part; None: those of the row's dtype.
     """
     tolerances = TOLERANCES[row.dtype] if tolerances is None else tolerances
     rows = []
     for part in ("output", "gradient"):
-        ours, theirs = getattr(got, part), getattr(wanted, part)
+        ours, theirs = getattr(got, part), getattr(expected, part)
         if ours is None or theirs is None:
             continue
         absolute, relative, worst = distance(ours, theirs)
-        found: dict[str, Any] = dict(absolute=absolute, relative=relative, tolerance=tolerances[part], worst=worst)
-        rows.append(dataclasses.replace(row, part=part, **found))
+        results: dict[str, Any] = dict(absolute=absolute, relative=relative, tolerance=tolerances[part], worst=worst)
+        rows.append(dataclasses.replace(row, part=part, **results))
     return rows
 
 
-def distance(got: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[float, float, str]:
+def distance(got: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[float, float, str]:
     """Returns (largest absolute, largest relative difference, the name of the tensor with the latter).
 
     Raises:
         ValueError: the two do not hold tensors of the same names and shapes.
     """
-    if got.keys() != wanted.keys():
-        raise ValueError(f"tensors differ: {sorted(got.keys() ^ wanted.keys())}")
-    theirs = {name: np.asarray(x, np.float64) for name, x in wanted.items()}
+    if got.keys() != expected.keys():
+        raise ValueError(f"tensors differ: {sorted(got.keys() ^ expected.keys())}")
+    theirs = {name: np.asarray(x, np.float64) for name, x in expected.items()}
     sizes = {name: float(np.abs(x).max(initial=0.0)) for name, x in theirs.items()}
     least = LEAST_SHARE * max(sizes.values())
     absolute, relative, worst = 0.0, -1.0, ""

@@ -74,8 +74,8 @@ def settings(config: ConfigDict, params: Any = None) -> list[Setting]:
     Raises:
         UserError: a length of 1, at which nothing can be told.
     """
-    asked = config.eval.equivalence
-    batch, length = asked.batch_size or config.data.batch_size, asked.length or config.data.length
+    requested = config.eval.equivalence
+    batch, length = requested.batch_size or config.data.batch_size, requested.length or config.data.length
     smaller: dict[str, Any] = {}
     reach = positions.reach(config.model)
     if reach is not None and length > reach[0]:
@@ -83,7 +83,7 @@ def settings(config: ConfigDict, params: Any = None) -> list[Setting]:
         smaller["eval.equivalence.length"] = length
     if length < 8:
         raise UserError(f"eval.equivalence.length = {length}: must be 8 or more")
-    if asked.length:
+    if requested.length:
         smaller |= within(config.model, length)
     if config.model.vocab_size is None:
         smaller["model.vocab_size"] = FALLBACK_VOCABULARY
@@ -91,29 +91,29 @@ def settings(config: ConfigDict, params: Any = None) -> list[Setting]:
     tried = changed(config, {**smaller, "model.dropout": 0.0, "model.attention.kernel": "auto"})
     if params is None:
         params = acting(initial.initialise(tried.model, config.seed)[1])
-    found = []
+    results = []
     for dtype in dict.fromkeys(("float32", own)):
         model = changed(tried, {"model.dtype": dtype, "model.attention.kernel": usable(config, dtype, length)})
-        found.append(Setting(model, params, batch, length, smaller))
-    return found
+        results.append(Setting(model, params, batch, length, smaller))
+    return results
 
 
 def within(model: ConfigDict, length: int) -> dict[str, Any]:
     """Returns smaller values for what would not act within `length`: windows and lengths from which things change."""
     attention, position = model.attention, model.position
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     quarter = max(1, length // 4)
     if attention.window is not None and attention.window >= length:
-        found["model.attention.window"] = quarter
+        results["model.attention.window"] = quarter
     if any(window >= length for window in attention.window_pattern):
         pattern = tuple(quarter if window >= length else window for window in attention.window_pattern)
-        found["model.attention.window_pattern"] = pattern
+        results["model.attention.window_pattern"] = pattern
     scaling = position.rope.scaling
     if SCALINGS[scaling.kind].uses_lengths and scaling.original_length >= length:
-        found["model.position.rope.scaling.original_length"] = length // 2
+        results["model.position.rope.scaling.original_length"] = length // 2
     if position.temperature.kind != "none" and position.temperature.length >= length:
-        found["model.position.temperature.length"] = max(2, quarter)
-    return found
+        results["model.position.temperature.length"] = max(2, quarter)
+    return results
 
 
 def acting(params: Any) -> Any:

@@ -21,7 +21,7 @@ from configs.errors import ConfigError
 from eval.cost.programs import analysis
 from eval.equivalence.cores import Layer, _merge, _split, layers
 from eval.equivalence.setting import FALLBACK_VOCABULARY, Setting, changed
-from eval.progress import Silent
+from eval.progress import Quiet
 from models import initial, kernels, positions
 from models.attention import Rows
 from models.layers import compute_dtype
@@ -61,7 +61,7 @@ class Compiled:
         return self.status == "fails" or (self.chosen and self.status != "compiles")
 
 
-def check(config: ConfigDict, name: str, progress: Silent) -> dict[str, Any]:
+def check(config: ConfigDict, name: str, progress: Quiet) -> dict[str, Any]:
     """Compiles every core for a target and shows the table.
 
     Args:
@@ -83,18 +83,18 @@ def check(config: ConfigDict, name: str, progress: Silent) -> dict[str, Any]:
         dtype = jnp.dtype(compute_dtype(config.model)).name
         tried = changed(config, {**vocabulary, "model.dtype": dtype})
         setting = Setting(tried, None, batch, length, {})
-        found: list[Compiled] = []
+        results: list[Compiled] = []
         for layer in layers(setting):
             for core in progress.track(f"compiling, {layer.label}", list(kernels.KERNELS)):
-                found.append(_row(setting, layer, core, devices[0], platform, capacity))
+                results.append(_row(setting, layer, core, devices[0], platform, capacity))
     result = {
-        "passed": not any(row.wrong for row in found),
+        "passed": not any(row.wrong for row in results),
         "target": {"name": name, "device": devices[0].device_kind, "memory": capacity},
-        "rows": [{**dataclasses.asdict(row), "wrong": row.wrong} for row in found],
+        "rows": [{**dataclasses.asdict(row), "wrong": row.wrong} for row in results],
         "settings": {"length": length, "batch_size": batch, "dtype": dtype},
     }
-    progress.show(table(found, name, batch, length))
-    progress.say(summary(found, name))
+    progress.show(table(results, name, batch, length))
+    progress.say(summary(results, name))
     return result
 
 
@@ -109,8 +109,8 @@ def _row(setting: Setting, layer: Layer, core: str, device: Any, platform: str, 
         sizes = compile_only.too_large(str(error))
         if sizes is not None:
             return dataclasses.replace(row, status="too large", reason=_over(*sizes))
-        told = (str(error).splitlines() or [""])[0][:300]
-        return dataclasses.replace(row, status="fails", reason=f"{type(error).__name__}: {told}")
+        message = (str(error).splitlines() or [""])[0][:300]
+        return dataclasses.replace(row, status="fails", reason=f"{type(error).__name__}: {message}")
     memory = analysis(done) or {}
     calls = Counter(CUSTOM_CALL.findall(done.as_text() or ""))
     row = dataclasses.replace(
@@ -178,18 +178,18 @@ def compiled(setting: Setting, layer: Layer, core: str, device: Any, platform: s
 
 def table(rows: list[Compiled], target: str, batch: int, length: int) -> Table:
     """Returns the rows as a table."""
-    found = Table(title=f"Attention for {target}", caption=f"forward and backward, batch {batch}, length {length}")
+    result = Table(title=f"Attention for {target}", caption=f"forward and backward, batch {batch}, length {length}")
     for name in ("kernel", "where", "dtype", ""):
-        found.add_column(name, overflow="fold")
-    found.add_column("temporaries", justify="right", no_wrap=True)
-    found.add_column("custom calls", overflow="fold")
+        result.add_column(name, overflow="fold")
+    result.add_column("temporaries", justify="right", no_wrap=True)
+    result.add_column("custom calls", overflow="fold")
     for row in rows:
         verdict = row.status + (f": {row.reason}" if row.reason else "") + (" (chosen)" if row.chosen else "")
         temp = "" if row.temp is None else f"{row.temp / 2**20:,.1f} MiB"
         calls = ", ".join(f"{often} x {name}" for name, often in row.calls.items())
         cells = (row.core, row.where, row.dtype, verdict, temp, calls)
-        found.add_row(*(Text(cell, style="red" if row.wrong else "") for cell in cells))
-    return found
+        result.add_row(*(Text(cell, style="red" if row.wrong else "") for cell in cells))
+    return result
 
 
 def summary(rows: list[Compiled], target: str) -> str:

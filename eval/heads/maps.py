@@ -43,9 +43,9 @@ def measured(graph: Any, params: Any, batch: Mapping[str, Array], real_BT: Array
     """
     model = nnx.merge(graph, params)
     rows = (batch["tokens"], batch.get("positions"), batch.get("segments"))
-    hidden, found = observe(model, *rows, look=functools.partial(_layer, real_BT=real_BT))
+    hidden, result = observe(model, *rows, look=functools.partial(_layer, real_BT=real_BT))
     losses, _ = token_scores(model, hidden, batch["targets"], vocab_size)
-    return losses, jax.tree.map(lambda *layers: jnp.stack(layers), *found)
+    return losses, jax.tree.map(lambda *layers: jnp.stack(layers), *result)
 
 
 @functools.partial(jax.jit, static_argnames=("graph", "vocab_size"))
@@ -71,8 +71,8 @@ def _in_pieces(layer: Layer, choosing_BT: Array) -> dict[str, Array]:
     if size == length:
         return _maps(layer, jnp.arange(length), choosing_BT)
     pieces = jnp.arange(length).reshape(-1, size)
-    found = jax.lax.map(lambda at: _maps(layer, at, jnp.take(choosing_BT, at, axis=1)), pieces)
-    return {name: x.max(0) if name == "logit" else x.sum(0) for name, x in found.items()}
+    result = jax.lax.map(lambda at: _maps(layer, at, jnp.take(choosing_BT, at, axis=1)), pieces)
+    return {name: x.max(0) if name == "logit" else x.sum(0) for name, x in result.items()}
 
 
 def _maps(layer: Layer, at: Array, choosing_BN: Array) -> dict[str, Array]:
@@ -84,7 +84,7 @@ def _maps(layer: Layer, at: Array, choosing_BN: Array) -> dict[str, Array]:
     sink = nothing(layer, p_BHNS)
     entropy = _plogp(p_BHNS, sink)
     most = jnp.log(jnp.maximum(keys + layer.sinks, 2))
-    told = {
+    messages = {
         "entropy": entropy,
         "entropy_share": entropy / most,
         "distance": jnp.sum(p_BHNS * apart_BNS[:, None], -1) / jnp.maximum(p_BHNS.sum(-1), 1e-30),
@@ -94,8 +94,8 @@ def _maps(layer: Layer, at: Array, choosing_BN: Array) -> dict[str, Array]:
         "sink": sink,
     }
     some = (keys[:, 0] + layer.sinks >= 2) & choosing_BN  # the same keys are visible to every head
-    counted = dict.fromkeys(told, choosing_BN) | {"entropy_share": some}
-    sums = {name: jnp.sum(jnp.where(counted[name][:, None], x, 0.0), -1) for name, x in told.items()}
+    counted = dict.fromkeys(messages, choosing_BN) | {"entropy_share": some}
+    sums = {name: jnp.sum(jnp.where(counted[name][:, None], x, 0.0), -1) for name, x in messages.items()}
     logit = jnp.max(jnp.where(choosing_BN[:, None, :, None], scores_BHNS, -jnp.inf), (2, 3))
     return sums | {"queries": choosing_BN.sum(-1), "choosing": some.sum(-1), "logit": logit}
 

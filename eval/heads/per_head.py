@@ -38,7 +38,7 @@ from configs.errors import UserError
 from configs.rules import tasks
 from data import pipeline
 from eval.heads import maps
-from eval.progress import Silent
+from eval.progress import Quiet
 from eval.quality import intervals, scoring
 from eval.quality.loss import source_of
 from eval.variants import rows_at, unreachable
@@ -51,7 +51,7 @@ DIFFERENT = {"float32": 1e-3, "bfloat16": 0.1}  # core_difference from which the
 GROUPS = 10  # of rows, for the jackknife of CKA
 
 
-def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
+def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     """Returns eval/heads.json's content: `heads`, a record for each layer and head, `layers`, and the `dead` heads.
 
     Intervals are 95% over rows: block bootstrap of the means (stats.column_bootstrap), and of CKA a jackknife over
@@ -60,26 +60,26 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     Raises:
         UserError: there are no held-out rows of that length.
     """
-    wanted = run.config.eval.heads
-    length = wanted.length or run.config.data.length
+    expected = run.config.eval.heads
+    length = expected.length or run.config.data.length
     if reason := unreachable(run.config.model, length):
         raise UserError(f"eval.heads.length = {length}: {reason}")
-    batches = list(_batches(run, length, wanted.rows))
+    batches = list(_batches(run, length, expected.rows))
     if not batches:
         raise UserError(f"eval.heads.length = {length}: there are no held-out rows")
     graph, vocabulary = scoring.graphdef(run.config.model), run.config.model.vocab_size
-    found = []
+    results = []
     for batch in progress.track("heads", batches):
-        told = maps.measured(graph, run.params, _inputs(batch), _real(batch), vocabulary)
-        found.append(_numpy(told))
-    sums = _joined([layers for _, layers in found])
+        message = maps.measured(graph, run.params, _inputs(batch), _real(batch), vocabulary)
+        results.append(_numpy(message))
+    sums = _joined([layers for _, layers in results])
     weights = [batch["weights"] for batch in batches]
-    plain = _row_losses([losses for losses, _ in found], weights)
+    plain = _row_losses([losses for losses, _ in results], weights)
     kept = sums["tokens"][0] > 0
     sums = {name: x if name in ("core_difference",) else x[:, kept] for name, x in sums.items()}
     _refuse_other_maps(run, sums["core_difference"])
     resamples = run.config.eval.bootstrap
-    importance = _importance(run, batches, plain, progress) if wanted.importance else None
+    importance = _importance(run, batches, plain, progress) if expected.importance else None
     heads = _heads(sums, importance, resamples)
     return {
         "source": tasks.main_task(run.config) if not tasks.uses(run.config, "text") else "text",
@@ -135,18 +135,18 @@ def _real(batch: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.cumsum(scored[:, ::-1], axis=1)[:, ::-1] > 0
 
 
-def _numpy(told: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    losses, layers = told
+def _numpy(message: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    losses, layers = message
     return np.asarray(losses, np.float64), {name: np.asarray(x, np.float64) for name, x in layers.items()}
 
 
 def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Returns the batches' sums as one, [L, rows, ...]; of what has no rows the largest, [L]."""
-    found = {}
+    results = {}
     for name in parts[0]:
         values = [part[name] for part in parts]
-        found[name] = np.max(values, axis=0) if values[0].ndim == 1 else np.concatenate(values, axis=1)
-    return found
+        results[name] = np.max(values, axis=0) if values[0].ndim == 1 else np.concatenate(values, axis=1)
+    return results
 
 
 def _row_losses(losses: list[np.ndarray], weights: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -177,7 +177,7 @@ def _refuse_other_maps(run: Run, differences_L: np.ndarray) -> None:
 
 
 def _importance(
-    run: Run, batches: list[Mapping[str, np.ndarray]], plain: tuple[np.ndarray, np.ndarray], progress: Silent
+    run: Run, batches: list[Mapping[str, np.ndarray]], plain: tuple[np.ndarray, np.ndarray], progress: Quiet
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns (the rise of the loss without each head, summed by row [R, L * H]; weight by row [R])."""
     model = run.config.model
@@ -213,7 +213,7 @@ def _heads(
         estimates["importance"] = _estimates(*importance, resamples)
     stream_L = sums["stream"].sum(1) / np.maximum(sums["tokens"].sum(1), 1)
     logit = sums["logit"].max(1)
-    found = []
+    results = []
     for index in range(layers * heads):
         layer, head = divmod(index, heads)
         record: dict[str, Any] = {"layer": layer, "head": head}
@@ -222,8 +222,8 @@ def _heads(
             record[name] = None if means is None else float(means[index]) * scale
             record[f"{name}_interval"] = None if ends is None else [float(end) * scale for end in ends[:, index]]
         record["logit"] = float(logit[layer, head]) if np.isfinite(logit[layer, head]) else None
-        found.append({**record, "dead": why_dead(record["written"], record["entropy_share"])})
-    return found
+        results.append({**record, "dead": why_dead(record["written"], record["entropy_share"])})
+    return results
 
 
 def why_dead(written: float | None, entropy_share: float | None) -> str | None:
@@ -243,12 +243,12 @@ def _estimates(
 
 
 def _layers(sums: dict[str, np.ndarray], resamples: int) -> list[dict[str, Any]]:
-    found = []
+    results = []
     for layer in range(len(sums["entropy"])):
         divergence = _paired(sums["divergence"][layer], sums["compared"][layer], resamples)
         cosine = _paired(sums["cosine"][layer], sums["tokens"][layer], resamples)
         alike = cka_with_interval(sums["outputs"][layer], sums["real"][layer] > 0)
-        found.append(
+        results.append(
             {
                 "layer": layer,
                 "divergence": divergence,
@@ -257,7 +257,7 @@ def _layers(sums: dict[str, np.ndarray], resamples: int) -> list[dict[str, Any]]
                 "core_difference": float(sums["core_difference"][layer]),
             }
         )
-    return found
+    return results
 
 
 def _paired(sums_RHH: np.ndarray, counts_R: np.ndarray, resamples: int) -> dict[str, Any]:

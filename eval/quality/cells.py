@@ -165,7 +165,7 @@ def by_depth(
     ("merged"), where the row is too short to tell them apart.
     """
 
-    found = []
+    results = []
     for index, depth in enumerate(depths):
         here = forced.near_depth(depth, depths)
         given = None if generated is None else generated.near_depth(depth, depths)
@@ -179,8 +179,8 @@ def by_depth(
         if merged and merged.get(index):
             cell["merged"] = list(merged[index])
         if len(here.correct):
-            found.append(cell)
-    return found
+            results.append(cell)
+    return results
 
 
 def overall(forced: Answers, generated: Answers | None) -> dict[str, Any]:

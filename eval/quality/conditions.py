@@ -38,10 +38,10 @@ class Condition:
 
     def overall(self) -> dict[str, Any]:
         """Returns the condition's entry of `by_length`."""
-        length, found = self._beyond, self.found
-        forced = found.forced.from_beyond(length)
-        generated = None if found.generated is None else found.generated.from_beyond(length)
-        near = None if len(forced.correct) == len(found.forced.correct) else found.forced.nearer(length)
+        length, result = self._beyond, self.found
+        forced = result.forced.from_beyond(length)
+        generated = None if result.generated is None else result.generated.from_beyond(length)
+        near = None if len(forced.correct) == len(result.forced.correct) else result.forced.nearer(length)
         local = self._baseline()
         local = None if local is None else local.from_beyond(length)
         return {
@@ -55,11 +55,11 @@ class Condition:
 
     def by_depth(self) -> list[dict[str, Any]]:
         """Returns the condition's `cells`, in which every answer counts, however near."""
-        found, local = self.found, self._baseline()
-        given = cells.by_depth(found.forced, found.generated, found.depths, found.merged)
+        result, local = self.found, self._baseline()
+        given = cells.by_depth(result.forced, result.generated, result.depths, result.merged)
         for cell in given:
-            here = found.forced.near_depth(cell["depth"], found.depths)
-            there = None if local is None else local.near_depth(cell["depth"], found.depths)
+            here = result.forced.near_depth(cell["depth"], result.depths)
+            there = None if local is None else local.near_depth(cell["depth"], result.depths)
             cell["control"] = None if there is None else there.counts
             cell["measures_distance"] = cells.measures_distance(here, self._beyond, there, self.chance)
         return given
@@ -78,10 +78,10 @@ class Condition:
         """Returns the local baseline's counts, over the answers that the entry counts."""
         if self.baseline is None:
             return None
-        variant, found = self.baseline
+        variant, result = self.baseline
         named = {"name": CONTROL, "window": int(self.config.data.length)}
-        if variant.model is None or found is None:
+        if variant.model is None or result is None:
             return {**named, "reason": variant.reason}
-        generated = None if found.generated is None else found.generated.from_beyond(self._beyond)
-        counted = cells.overall(found.forced.from_beyond(self._beyond), generated)
+        generated = None if result.generated is None else result.generated.from_beyond(self._beyond)
+        counted = cells.overall(result.forced.from_beyond(self._beyond), generated)
         return {**named, "reach": reach(variant.model), **counted}

@@ -25,7 +25,7 @@ def lengths(by_length: Iterable[Mapping[str, Any]], given: str, measure: str = "
         {scaling: {"length": tokens, 0 where the shortest one fails already, "bounded": whether a longer one was asked
         and failed, so that the length is no mere end of the grid}}.
     """
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     failed: set[str] = set()
     for entry in sorted(by_length, key=lambda entry: entry["length"]):
         scaling = entry["scaling"]
@@ -33,7 +33,7 @@ def lengths(by_length: Iterable[Mapping[str, Any]], given: str, measure: str = "
         value = value.get("accuracy") if isinstance(value, Mapping) else value
         if value is None or entry.get("measures_distance") is False:
             continue
-        here = found.setdefault(scaling, {"length": 0, "bounded": False})
+        here = results.setdefault(scaling, {"length": 0, "bounded": False})
         if scaling in failed:
             continue
         if holds(value, given):
@@ -41,4 +41,4 @@ def lengths(by_length: Iterable[Mapping[str, Any]], given: str, measure: str = "
         else:
             here["bounded"] = True
             failed.add(scaling)
-    return found
+    return results

@@ -10,7 +10,7 @@ from configs.rules import tasks
 from data import parts, retrieval
 from data.parts import WHOLE
 from data.validation import ExactRows, Validation
-from eval.progress import Silent
+from eval.progress import Quiet
 from eval.quality import intervals, scoring, sliding
 from eval.quality.retrieval import far, make, no_filler, too_short
 from eval.quality.tally import Tally, bits_per_byte, scale_interval
@@ -58,7 +58,7 @@ class Source(Protocol):
         """Returns why there are no rows of `length`, or None."""
 
 
-def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
+def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     """Returns eval/loss.json's content.
 
     `loss` is in nats a token over every token of the validation split at the training length, or over about
@@ -113,7 +113,7 @@ def source_of(run: Run) -> Source:
     return Task(run, tasks.main_task(run.config) or "mqar")
 
 
-def _by_length(run: Run, source: Source, progress: Silent) -> Iterator[dict[str, Any]]:
+def _by_length(run: Run, source: Source, progress: Quiet) -> Iterator[dict[str, Any]]:
     known: dict[Any, dict[str, Any]] = {}
 
     def at(variant: Variant) -> dict[str, Any]:
@@ -141,19 +141,19 @@ def _by_length(run: Run, source: Source, progress: Silent) -> Iterator[dict[str,
         yield entry
 
 
-def _at_length(run: Run, source: Source, variant: Variant, progress: Silent) -> dict[str, Any]:
+def _at_length(run: Run, source: Source, variant: Variant, progress: Quiet) -> dict[str, Any]:
     name, resamples = f"loss at {variant.length} ({variant.scaling})", run.config.eval.bootstrap
     rows = source.at(variant.length)
     tally = _tallied(run, variant, progress.track(name, rows.batches, rows.number))
-    found = {**_figures(tally, resamples), "dropped": rows.dropped, "by_position": tally.by_position()}
+    results = {**_figures(tally, resamples), "dropped": rows.dropped, "by_position": tally.by_position()}
     if not tally.tokens:
-        found["reason"] = "no answer lies farther back than the training length"
+        results["reason"] = "no answer lies farther back than the training length"
     windows = None if variant.scaling == CONTROL else source.sliding(variant.length)
     if windows is not None:
         moved = {"stride": sliding.stride(variant.length, run.config.eval.sliding)}
         tally = _tallied(run, variant, progress.track(f"{name}, sliding", *windows))
-        found["sliding"] = {**moved, **_figures(tally, resamples)}
-    return found
+        results["sliding"] = {**moved, **_figures(tally, resamples)}
+    return results
 
 
 def _figures(tally: Tally, resamples: int) -> dict[str, Any]:
@@ -213,8 +213,8 @@ class Text:
 
     def whole(self) -> tuple[Batches, int, int | None]:
         """See `Source`."""
-        found = self._packed(self.run.config.data.length, self.run.config.eval.loss_tokens)
-        return found, len(found), found.bytes
+        result = self._packed(self.run.config.data.length, self.run.config.eval.loss_tokens)
+        return result, len(result), result.bytes
 
     def bytes_note(self) -> dict[str, Any]:
         """See `Source`."""
@@ -231,8 +231,8 @@ class Text:
     def at(self, length: int) -> Rows:
         """See `Source`."""
         if not self._joined:
-            found = self._packed(length, self.run.config.eval.tokens)
-            return Rows(found, len(found), 0)
+            result = self._packed(length, self.run.config.eval.tokens)
+            return Rows(result, len(result), 0)
         exact = self._exact(length)
         return Rows(exact, len(exact), exact.dropped)
 
@@ -240,10 +240,10 @@ class Text:
         """See `Source`."""
         if not self._slides:
             return None
-        found, share = self._exact(length, before=length), self.run.config.eval.sliding
+        result, share = self._exact(length, before=length), self.run.config.eval.sliding
         size = self._rows(length)
-        number = sliding.count(length, length, share, size, len(found), size)
-        return sliding.windows(found, length, share, size), number
+        number = sliding.count(length, length, share, size, len(result), size)
+        return sliding.windows(result, length, share, size), number
 
     def reason(self, length: int) -> str | None:
         """See `Source`."""

@@ -11,7 +11,7 @@ from configs.errors import UserError
 from configs.rules import tasks
 from data import retrieval, streams
 from data.retrieval.mqar_gaps import MqarGaps
-from eval.progress import Silent
+from eval.progress import Quiet
 from eval.quality import cells, effective, scoring
 from eval.quality.cells import Answers
 from eval.quality.conditions import Condition, Found
@@ -23,7 +23,7 @@ NOTHING = Answers(np.zeros(0), np.zeros(0, bool))
 MEASURES = ("accuracy", "exact_match", "answers_found")
 
 
-def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
+def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     """Returns eval/retrieval.json's content.
 
     `mqar` asks for the value of a key among the pairs at the row's beginning; the other tasks are those of
@@ -48,7 +48,7 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
     numbers = sorted(set(run.config.eval.retrieval.needles)) or [task.own]
     headline = task.own if task.own in numbers else numbers[-1]
     measured, by_length, records = [], [], []
-    asked = Asked(task)
+    requested = Asked(task)
     grid = [(variant, number) for variant in _lengths(run.config) for number in numbers]
     for variant, number in progress.track("retrieval", grid):
         entry = {**variant.entry, "pairs": number}
@@ -56,7 +56,7 @@ def evaluate(run: Run, progress: Silent) -> dict[str, Any]:
         if variant.model is None or reason:
             by_length.append({**entry, "reason": reason, **cells.overall(NOTHING, None)})
             continue
-        answers, baseline = asked.of(variant, number), asked.control(variant, number)
+        answers, baseline = requested.of(variant, number), requested.control(variant, number)
         condition = Condition(run.config, variant, task.chance(number), answers, baseline)
         measured += [{**entry, **cell} for cell in condition.by_depth()]
         by_length.append({**entry, **condition.overall()})
@@ -110,9 +110,9 @@ def _effective(run: Run, by_length: Sequence[Mapping[str, Any]]) -> dict[str, An
 
 def _lengths(config: ConfigDict) -> list[Variant]:
     """Returns the variants asked for, and the run as it was trained, which `accuracy` is about."""
-    found = variants(config)
-    own = any(variant.multiple == 1 for variant in found)
-    return found if own else [at_training_length(config), *found]
+    result = variants(config)
+    own = any(variant.multiple == 1 for variant in result)
+    return result if own else [at_training_length(config), *result]
 
 
 def task_of(run: Run) -> str:
@@ -172,15 +172,15 @@ class Task:
         depths = cells.centres(settings.depths) if task.all_depths else points
         draw, length = retrieval.Draw(run.config.seed, held_out=True), variant.length + 1
         forced, generated = [], []
-        asked: set[bytes] = set()
+        requested: set[bytes] = set()
         places: dict[int, set[int]] = {}
         for point, depth in enumerate([None] if task.all_depths else points.tolist()):
             for first, count, kept in _batches(run, variant):
                 rows = task.rows(draw, first, count, length=length, depth=depth, needles=needles)
                 if rows.spans.shape[1] == 1 and not task.all_depths:
                     places.setdefault(point, set()).update(cells.nearest(rows.depths[:kept, 0], depths).tolist())
-                new = np.array([row.tobytes() not in asked for row in rows.tokens]) & (np.arange(count) < kept)
-                asked.update(row.tobytes() for row in rows.tokens[:kept])
+                new = np.array([row.tobytes() not in requested for row in rows.tokens]) & (np.arange(count) < kept)
+                requested.update(row.tobytes() for row in rows.tokens[:kept])
                 if not new.any():
                     continue
                 counted = (rows.spans[:, :, 1] > 0) & new[:, None]
@@ -189,19 +189,19 @@ class Task:
                 forced.append(_answers(rows, counted, right, number, loss=losses))
                 if settings.generate:
                     counted &= rows.spans[:, :, 0] >= rows.prompts[:, None]
-                    right, found, said = _generated(run, variant, rows)
-                    generated.append(_answers(rows, counted, right, number, found=found, said=said))
+                    right, result, said = _generated(run, variant, rows)
+                    generated.append(_answers(rows, counted, right, number, found=result, said=said))
         given = Answers.joined(generated) if generated else None
         return Found(Answers.joined(forced), given, depths, _merged(places, depths))
 
 
 def _merged(places: Mapping[int, set[int]], depths: np.ndarray) -> dict[int, list[float]]:
     """Returns {index of a cell: the other depths of the grid whose every needle fell into it}."""
-    found: dict[int, list[float]] = {}
+    results: dict[int, list[float]] = {}
     for point, cells_of in places.items():
         if len(cells_of) == 1 and cells_of != {point}:
-            found.setdefault(next(iter(cells_of)), []).append(float(depths[point]))
-    return found
+            results.setdefault(next(iter(cells_of)), []).append(float(depths[point]))
+    return results
 
 
 def make(run: Run, name: str) -> retrieval.Task:
@@ -210,12 +210,12 @@ def make(run: Run, name: str) -> retrieval.Task:
     Raises:
         UserError: the run cannot be asked it: no tokenizer or one of few characters, or no text.
     """
-    wanted = run.config.eval.retrieval.haystack
-    wanted = run.config.data.retrieval.haystack if wanted == "auto" else wanted
+    expected = run.config.eval.retrieval.haystack
+    expected = run.config.data.retrieval.haystack if expected == "auto" else expected
     text = None
-    if name in tasks.IN_TEXT and run.tokenizer is not None and tasks.haystack(name, wanted) == "text":
+    if name in tasks.IN_TEXT and run.tokenizer is not None and tasks.haystack(name, expected) == "text":
         text = _text(run)
-    return retrieval.make(name, run.config, run.tokenizer, text, wanted)
+    return retrieval.make(name, run.config, run.tokenizer, text, expected)
 
 
 def far(run: Run, task: retrieval.Task) -> retrieval.Task:
@@ -281,10 +281,10 @@ def _generated(run: Run, variant: Variant, rows: retrieval.Rows) -> tuple[np.nda
     right = (same[:, None] | ~inside).all(axis=2)
     budgets = rows.ends - rows.prompts + answer.shape[1] - longest  # of each row's own answers, not the longest's
     said = _texts([row[:most] for row, most in zip(answer, budgets, strict=True)], _words(run))
-    found = np.zeros(right.shape, bool)
+    result = np.zeros(right.shape, bool)
     for row, references in enumerate(rows.references):
-        found[row, : len(references)] = [holds(said[row], reference) for reference in references]
-    return right, found, said
+        result[row, : len(references)] = [holds(said[row], reference) for reference in references]
+    return right, result, said
 
 
 def holds(text: str, reference: str) -> bool:
@@ -342,6 +342,6 @@ def _numbers(tokens: Any) -> str:
 
 def _texts(values: Any, text: Any = _numbers) -> np.ndarray:
     """Returns the values as texts, object [n]."""
-    found = np.empty(len(values), object)
-    found[:] = [text(value) for value in values]
-    return found
+    result = np.empty(len(values), object)
+    result[:] = [text(value) for value in values]
+    return result

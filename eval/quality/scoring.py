@@ -84,7 +84,7 @@ def _in_pieces(model: Transformer, hidden_BTD: Array, targets_BT: Array, size: i
 def function_key(model_config: ConfigDict, length: int) -> tuple[Any, ...]:
     """Returns a key that is equal where two models compute the same function of rows of `length`."""
     config, frequencies = stretched.share(model_config, length)
-    numbers = [(kind, *(number.tobytes() for number in found)) for kind, found in frequencies.items()]
+    numbers = [(kind, *(number.tobytes() for number in result)) for kind, result in frequencies.items()]
     return (length, json.dumps(validate.to_dict(config), sort_keys=True), *numbers)
 
 
@@ -132,16 +132,18 @@ def score(
     Raises:
       UserError: the devices along the rows do not divide them.
     """
-    wanted = {name: batch[name] for name in ("tokens", "targets", "positions", "segments") if name in batch}
-    length = None if "segments" in wanted else wanted["tokens"].shape[1]
+    expected = {name: batch[name] for name in ("tokens", "targets", "positions", "segments") if name in batch}
+    length = None if "segments" in expected else expected["tokens"].shape[1]
     prepared = model if isinstance(model, Prepared) else Prepared(model)
     graph, frequencies = prepared.at(length)
     parts = 1 if rules is None else rules.shards("length")
-    if wanted["tokens"].shape[1] % parts:
-        raise UserError(f"mesh.context = {parts}: must divide every length evaluated, {wanted['tokens'].shape[1]} too")
-    laid = meshes.whole_batch(rules, wanted)
-    found = _score(graph, params, laid, prepared.vocab_size, frequencies, rules)
-    return np.asarray(found[0]), np.asarray(found[1])
+    if expected["tokens"].shape[1] % parts:
+        raise UserError(
+            f"mesh.context = {parts}: must divide every length evaluated, {expected['tokens'].shape[1]} too"
+        )
+    laid = meshes.whole_batch(rules, expected)
+    result = _score(graph, params, laid, prepared.vocab_size, frequencies, rules)
+    return np.asarray(result[0]), np.asarray(result[1])
 
 
 def answer(
@@ -165,7 +167,7 @@ def answer(
     """
     # While the answer grows the length does, so a scaling that reads it keeps its own program.
     config, frequencies = stretched.share(model_config, None)
-    found = decode.generate(
+    result = decode.generate(
         graphdef(config), params, prompts_BT, max_new=max_new, mask_BT=mask_BT, frequencies=frequencies, **drawing
     )
-    return np.asarray(found)
+    return np.asarray(result)

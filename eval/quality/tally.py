@@ -64,9 +64,9 @@ class Tally:
         number = max(len(self.document_loss), int(documents_BT.max(initial=-1)) + 1)
         self.document_loss = np.pad(self.document_loss, (0, number - len(self.document_loss)))
         self.document_tokens = np.pad(self.document_tokens, (0, number - len(self.document_tokens)))
-        found = documents_BT[scored_BT]
-        self.document_loss += np.bincount(found, weighted_BT[scored_BT], number)
-        self.document_tokens += np.bincount(found, weights_BT[scored_BT], number)
+        result = documents_BT[scored_BT]
+        self.document_loss += np.bincount(result, weighted_BT[scored_BT], number)
+        self.document_tokens += np.bincount(result, weights_BT[scored_BT], number)
 
     def text(self) -> dict[str, Any] | None:
         """Returns the loss by piece of text, so that two runs can be compared piece by piece; None for nothing scored.

@@ -156,12 +156,12 @@ def kind_of(name: str) -> PositionKind:
 
 def reach(model: ConfigDict) -> tuple[int, str] | None:
     """Returns (the most positions that a config.model serves, why not more), None where there is no end."""
-    found = []
+    results = []
     for name in tuple(model.position.pattern) or (model.position.kind,):
         kind = kind_of(name)
         if (most := kind.reach(model)) is not None:
-            found.append((most, kind.beyond.format(most)))
-    return min(found, default=None)
+            results.append((most, kind.beyond.format(most)))
+    return min(results, default=None)
 
 
 def parameters(model: ConfigDict, name: str, layers: tuple[int, ...]) -> Parameters:

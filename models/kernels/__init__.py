@@ -154,8 +154,8 @@ def maps(
     S = k_BSGK.shape[1]
     masking = Masking(T, S, causal, window, aligned, q_positions, kv_positions, q_segments, kv_segments)
     scale = K**-0.5 if scale is None else scale
-    found = scored(q_BTHK, k_BSGK, masking, bias=bias, scores=scores, soft_cap=soft_cap, scale=scale)
-    return found.reshape(B, H, T, S), softmax(found, sinks).reshape(B, H, T, S)
+    result = scored(q_BTHK, k_BSGK, masking, bias=bias, scores=scores, soft_cap=soft_cap, scale=scale)
+    return result.reshape(B, H, T, S), softmax(result, sinks).reshape(B, H, T, S)
 
 
 def _check(

@@ -79,14 +79,14 @@ def _with_derivative(job: Job) -> Callable[[Array, Array, Array, Array | None, P
         return passes.forward(job, q, k, v, sinks, places, constants)[0]
 
     def forward(q: Array, k: Array, v: Array, sinks: Any, places: Places, constants: Constants) -> tuple[Array, tuple]:
-        found = passes.forward(job, q, k, v, sinks, places, constants)
-        out, logsumexp = (checkpoint_name(x, SAVED) for x in found)
+        result = passes.forward(job, q, k, v, sinks, places, constants)
+        out, logsumexp = (checkpoint_name(x, SAVED) for x in result)
         return out, (q, k, v, sinks, places, constants, out, logsumexp)
 
     def backward(saved: tuple, d_out: Array) -> tuple:
         q, k, v, sinks, places, constants, out, logsumexp = saved
-        found = passes.backward(job, q, k, v, sinks, places, constants, out, logsumexp, d_out)
-        dq, dk, dv, d_sinks, gradients = found
+        result = passes.backward(job, q, k, v, sinks, places, constants, out, logsumexp, d_out)
+        dq, dk, dv, d_sinks, gradients = result
         return dq, dk, dv, d_sinks, None, job.biases.cotangents(constants, gradients) if job.biases else ()
 
     attention.defvjp(forward, backward)

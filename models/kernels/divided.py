@@ -47,10 +47,10 @@ def divided(
         given["sinks"], names["sinks"] = sinks, ("heads",)
 
     def here(*parts: Array) -> Array:
-        found = dict(zip(given, parts, strict=True))
-        q, k, v = (found.pop(name) for name in ("q", "k", "v"))
-        more = {"sinks": found.pop("sinks")} if sinks is not None else {}
-        changed: dict[str, Any] = {"q_len": q.shape[1], "kv_len": k.shape[1], **found}
+        result = dict(zip(given, parts, strict=True))
+        q, k, v = (result.pop(name) for name in ("q", "k", "v"))
+        more = {"sinks": result.pop("sinks")} if sinks is not None else {}
+        changed: dict[str, Any] = {"q_len": q.shape[1], "kv_len": k.shape[1], **result}
         own = dataclasses.replace(masking, **changed)
         cut = bias if bias is None or heads == 1 else _own_heads(bias, q.shape[2])
         return core(q, k, v, own, bias=cut, **more, **settings)

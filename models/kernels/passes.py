@@ -53,14 +53,14 @@ def forward(
                 scores = Scores.of(job, q_rows, cut(k, columns, 2), places, constants, rows, columns).values
                 if masked:
                     scores = jnp.where(_mask(job, places, rows, columns), scores, -jnp.inf)
-                grown = jnp.maximum(largest, jnp.max(scores, axis=2, keepdims=True))
-                safe = finite(job, grown)
+                expanded = jnp.maximum(largest, jnp.max(scores, axis=2, keepdims=True))
+                safe = finite(job, expanded)
                 weights = jnp.exp(scores - safe)
                 shrink = jnp.exp(largest - safe)
                 total = total * shrink + jnp.sum(weights, axis=2, keepdims=True)
             with jax.named_scope("value_mixing"):
                 more = product(job, "bgsm,bgsk->bgkm", weights.astype(v.dtype), cut(v, columns, 2))
-                return grown, total, out * shrink + more
+                return expanded, total, out * shrink + more
 
         largest, total, out = _over_columns(job, places, rows, step, _start(job, q_rows, v.shape[3], sinks))
         with jax.named_scope("value_mixing"):
@@ -124,11 +124,11 @@ def backward(
     d_constants = [] if job.biases is None else job.biases.zeros(constants)
     start = jnp.zeros(k.shape, job.dtype), jnp.zeros(v.shape, job.dtype), d_constants
     if job.unrolled:
-        found = []
+        results = []
         for index in range(blocks(job.T, job.block_q)):
             start, dq_rows = rows_backward(start, index)
-            found.append(dq_rows)
-        (dk, dv, d_constants), dq = start, jnp.stack(found)
+            results.append(dq_rows)
+        (dk, dv, d_constants), dq = start, jnp.stack(results)
     elif job.one_row:
         (dk, dv, d_constants), dq = rows_backward(start, 0)
         dq = dq[None]

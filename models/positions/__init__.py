@@ -63,6 +63,6 @@ def places_of(kind: str) -> frozenset[str]:
 
 def class_of(kind: str) -> type[Scheme]:
     """Returns the class of a registered kind: what its `build` is annotated to return."""
-    found = inspect.get_annotations(SCHEMES[kind], eval_str=True)["return"]
-    assert issubclass(found, Scheme)
-    return found
+    result = inspect.get_annotations(SCHEMES[kind], eval_str=True)["return"]
+    assert issubclass(result, Scheme)
+    return result

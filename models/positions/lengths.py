@@ -33,5 +33,5 @@ def _row(positions: Array, segments: Array, of: Array) -> Array:
     ordered = jnp.sort(segments)
     ids = jnp.searchsorted(ordered, segments)
     longest = jnp.zeros((size,), jnp.int32).at[ids].max(positions.astype(jnp.int32) + 1)
-    found = jnp.minimum(jnp.searchsorted(ordered, of), size - 1)
-    return jnp.where((of != 0) & (ordered[found] == of), longest[found], 0)
+    result = jnp.minimum(jnp.searchsorted(ordered, of), size - 1)
+    return jnp.where((of != 0) & (ordered[result] == of), longest[result], 0)

@@ -81,15 +81,15 @@ def turn(x: Array, cos: Array, sin: Array, pairing: str) -> Array:
 def _turned(x: Array, cos: Array, sin: Array, pairing: str) -> Array:
     r = 2 * cos.shape[-1]
     dtype = jnp.promote_types(x.dtype, jnp.float32)
-    turning, rest = x[..., :r].astype(dtype), x[..., r:]
+    rotation, rest = x[..., :r].astype(dtype), x[..., r:]
     if pairing == "half":
-        first, second = turning[..., : r // 2], turning[..., r // 2 :]
-        turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+        first, second = rotation[..., : r // 2], rotation[..., r // 2 :]
+        rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     else:
-        first, second = turning[..., 0::2], turning[..., 1::2]
-        turned = jnp.stack([first * cos - second * sin, second * cos + first * sin], axis=-1).reshape(turning.shape)
-    turned = turned.astype(x.dtype)
-    return jnp.concatenate([turned, rest], axis=-1) if rest.shape[-1] else turned
+        first, second = rotation[..., 0::2], rotation[..., 1::2]
+        rotated = jnp.stack([first * cos - second * sin, second * cos + first * sin], axis=-1).reshape(rotation.shape)
+    rotated = rotated.astype(x.dtype)
+    return jnp.concatenate([rotated, rest], axis=-1) if rest.shape[-1] else rotated
 
 
 def _turned_forward(x: Array, cos: Array, sin: Array, pairing: str) -> tuple[Array, tuple[Array, Array]]:
@@ -121,11 +121,11 @@ def build(config: ConfigDict, rngs: nnx.Rngs | None) -> Rope:
         ConfigError: an odd or empty rotary width, an unknown pairing or scaling.
     """
     rope = config.position.rope
-    turning = turning_dim(config)
-    rotary_dim = int(turning * rope.fraction)
-    if rotary_dim < 2 or rotary_dim % 2 or rotary_dim > turning:
+    rotation = turning_dim(config)
+    rotary_dim = int(rotation * rope.fraction)
+    if rotary_dim < 2 or rotary_dim % 2 or rotary_dim > rotation:
         raise ConfigError(
-            f"model.position.rope.fraction = {rope.fraction}: of head_dim {turning} it leaves the rotary width "
+            f"model.position.rope.fraction = {rope.fraction}: of head_dim {rotation} it leaves the rotary width "
             f"{rotary_dim}, which must be even and in 2 .. head_dim"
         )
     check_pairing(rope.pairing)

@@ -76,13 +76,13 @@ def share(config: ConfigDict, length: int | None) -> tuple[ConfigDict, Frequenci
     schemes: dict[str, Any] = {kind: build(config, kind) for kind in kinds if kind in KINDS}
     if not schemes or (length is None and any(scheme.uses_lengths for scheme in schemes.values())):
         return config, {}
-    found = {}
+    results = {}
     for kind, scheme in schemes.items():
         lengths = jnp.full((1, 1), length or 0)
         inv_freq, factor = scheme.scaling.frequencies(scheme.theta, scheme.rotary_dim, lengths)
         score_factor = np.float32(scheme.score_factor)
-        found[kind] = np.asarray(inv_freq, np.float32).reshape(-1), np.float32(factor), score_factor
-    return rope_scaling.with_scaling(config, "none", original_length=1), found
+        results[kind] = np.asarray(inv_freq, np.float32).reshape(-1), np.float32(factor), score_factor
+    return rope_scaling.with_scaling(config, "none", original_length=1), results
 
 
 def apply(model: Any, frequencies: Frequencies) -> None:

@@ -29,8 +29,8 @@ def _measure(study: Study) -> str:
 def differences(study: Study) -> Figure | None:
     """Returns the forest plot: every tested arm's difference from the baseline, sorted, with its interval and seeds."""
     measure = _measure(study)
-    found = [one for one in comparisons(study) if one.measure == measure and one.verdict in (RESOLVED, UNRESOLVED)]
-    tested = sorted(found, key=lambda one: one.difference.mean, reverse=measure != "loss")[:MOST]
+    results = [one for one in comparisons(study) if one.measure == measure and one.verdict in (RESOLVED, UNRESOLVED)]
+    tested = sorted(results, key=lambda one: one.difference.mean, reverse=measure != "loss")[:MOST]
     if not tested:
         return None
     factor = 1.0 if measure == "loss" else 100.0
@@ -61,8 +61,8 @@ def differences(study: Study) -> Figure | None:
         f"Each arm minus {tested[0].baseline}, paired by seed; {side}. Bars: 95% intervals, each of one comparison; "
         f"small rings: single seeds. Filled: significant at 5% after Holm ({tested[0].family} comparisons)."
     )
-    if len(found) > MOST:
-        caption += f" The first {MOST} of {len(found)} arms; the table has all."
+    if len(results) > MOST:
+        caption += f" The first {MOST} of {len(results)} arms; the table has all."
     spec = finish(chart, {"rows": rows, "dots": dots, "zero": [{"at": 0.0}]})
     return Figure("differences", "Differences from the baseline", caption, spec, False)
 
@@ -77,21 +77,21 @@ def _dots(study: Study, one: Comparison, factor: float) -> list[dict[str, Any]]:
     arm, baseline = study.arm(one.arm), study.arm(one.baseline)
     if arm is None or baseline is None:
         return []
-    mine, other = values(arm, one.measure), values(baseline, one.measure)
+    own, other = values(arm, one.measure), values(baseline, one.measure)
     return [
-        {"arm": one.arm, "seed": str(seed), "difference": factor * (mine[seed] - other[seed])}
+        {"arm": one.arm, "seed": str(seed), "difference": factor * (own[seed] - other[seed])}
         for seed in one.difference.seeds
     ]
 
 
 def axes(study: Study) -> list[str]:
     """Returns the fields that the study varies, of fields that change together the first."""
-    found: dict[tuple[int, ...], str] = {}
+    results: dict[tuple[int, ...], str] = {}
     configs = [flat(config_of(arm)) for arm in study.arms]
     for name in swept(study):
         row = [config.get(name, DASH) for config in configs]
-        found.setdefault(tuple(row.index(value) for value in row), name)
-    return list(found.values())
+        results.setdefault(tuple(row.index(value) for value in row), name)
+    return list(results.values())
 
 
 def against_fields(study: Study) -> list[Figure]:
@@ -102,10 +102,10 @@ def against_fields(study: Study) -> list[Figure]:
     rows = _points(study, names)
     if len({row["x"] for row in rows}) < 2:
         return []
-    found = [_lines(study, names, rows)]
+    results = [_lines(study, names, rows)]
     if len(names) == 2:
-        found.append(_heat_map(study, names, rows))
-    return found
+        results.append(_heat_map(study, names, rows))
+    return results
 
 
 def _points(study: Study, names: list[str]) -> list[dict[str, Any]]:
@@ -133,9 +133,9 @@ def _label(study: Study) -> str:
     return f"validation loss, {loss_unit(study)}" if _measure(study) == "loss" else "retrieval at the training length"
 
 
-def _ordered(found: list[str]) -> list[str]:
+def _ordered(results: list[str]) -> list[str]:
     """Returns values by size where all are numbers, else as the study has them."""
-    once = list(dict.fromkeys(found))
+    once = list(dict.fromkeys(results))
     numeric = all(math.isfinite(number(value)) for value in once)
     return sorted(once, key=number) if numeric else once
 

@@ -53,12 +53,12 @@ def _with_room(config: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
 
 def _named(encoding: dict[str, Any]) -> list[str]:
     """Returns the names that a layer's legends list."""
-    found: list[Any] = []
+    results: list[Any] = []
     for channel in ("color", "shape", "strokeDash"):
         one = encoding.get(channel, {})
         if one.get("legend", {}) is not None:
-            found += one.get("legend", {}).get("values") or one.get("scale", {}).get("domain") or []
-    return [str(name) for name in found]
+            results += one.get("legend", {}).get("values") or one.get("scale", {}).get("domain") or []
+    return [str(name) for name in results]
 
 
 def _sized(spec: dict[str, Any]) -> dict[str, Any]:
@@ -81,13 +81,13 @@ def _narrowed(drawn: str) -> str:
 
 def size(drawn: str) -> tuple[float, float]:
     """Returns the width and height of an SVG in its pixels."""
-    found = _SIZE.match(drawn)
-    return (float(found.group(2)), float(found.group(3))) if found else (0.0, 0.0)
+    result = _SIZE.match(drawn)
+    return (float(result.group(2)), float(result.group(3))) if result else (0.0, 0.0)
 
 
 def _resized(drawn: str, factor: float) -> str:
     width, height = (f"{factor * one:.6g}" for one in size(drawn))
-    return _SIZE.sub(lambda found: f'{found.group(1)} width="{width}" height="{height}"', drawn, count=1)
+    return _SIZE.sub(lambda result: f'{result.group(1)} width="{width}" height="{height}"', drawn, count=1)
 
 
 def pdf(drawn: str) -> bytes:

@@ -59,7 +59,7 @@ def _legend(spec: dict[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
 
 def loggable(spec: Mapping[str, Any]) -> list[str]:
     """Returns which of x and y could be logarithmic and are not: all that they show are numbers above 0."""
-    found = []
+    results = []
     for channel in ("x", "y"):
         layers = layers_of(spec)
         names = (channel, f"{channel}2")
@@ -70,8 +70,8 @@ def loggable(spec: Mapping[str, Any]) -> list[str]:
         rows = [row for one in spec["datasets"].values() for row in one]
         values = [row[field] for row in rows for field in fields if row.get(field) is not None]
         if linear and values and all(isinstance(value, (int, float)) and value > 0 for value in values):
-            found.append(channel)
-    return found
+            results.append(channel)
+    return results
 
 
 def layers_of(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -164,16 +164,16 @@ def fit(rows: list[dict[str, Any]], ends: tuple[float, float]) -> None:
 
 def cut(points: Iterable[tuple[float, float]], top: float) -> list[tuple[float, float]]:
     """Returns a line without what lies above `top`: it ends where it crosses, and nan parts its pieces."""
-    found: list[tuple[float, float]] = []
+    results: list[tuple[float, float]] = []
     before: tuple[float, float] | None = None
     for x, y in points:
         if before is not None and (y > top) != (before[1] > top):
             crossing = before[0] + (x - before[0]) * (top - before[1]) / (y - before[1])
-            found += [(crossing, top), (crossing, math.nan)] if y > top else [(crossing, math.nan), (crossing, top)]
+            results += [(crossing, top), (crossing, math.nan)] if y > top else [(crossing, math.nan), (crossing, top)]
         if y <= top:
-            found.append((x, y))
+            results.append((x, y))
         before = (x, y)
-    return found
+    return results
 
 
 def both_ends(rows: Iterable[Mapping[str, Any]]) -> list[float]:

@@ -88,11 +88,11 @@ def _notes(study: Study, rows: list[dict[str, Any]], panels: int) -> str:
 
 def _cells(study: Study, measure: str) -> tuple[list[dict[str, Any]], list[str]]:
     """Returns a row a cell, and the panels in order: by arm, and within it by scaling and number of needles."""
-    found = [point for arm in study.arms for point in retrieval_points(arm, True, measure=measure, every=True)]
-    numbers = _several(found)
+    results = [point for arm in study.arms for point in retrieval_points(arm, True, measure=measure, every=True)]
+    numbers = _several(results)
     groups: dict[tuple[str, str, float, float, float], list[Point]] = {}
     order = [arm.name for arm in study.arms]
-    for point in sorted(found, key=lambda one: (order.index(one.arm), scaling_order(one.scaling), one.pairs)):
+    for point in sorted(results, key=lambda one: (order.index(one.arm), scaling_order(one.scaling), one.pairs)):
         pairs = point.pairs if numbers and math.isfinite(point.pairs) else 0.0
         groups.setdefault((point.arm, point.scaling, pairs, point.length, point.depth), []).append(point)
     drawn = list(dict.fromkeys(key[:3] for key in groups))[:PANELS]
@@ -109,11 +109,11 @@ def _cells(study: Study, measure: str) -> tuple[list[dict[str, Any]], list[str]]
 
 def _several(points: list[Point]) -> bool:
     """Tells whether one arm was asked, at one length, for different numbers of needles."""
-    found: dict[tuple[str, float], set[float]] = {}
+    results: dict[tuple[str, float], set[float]] = {}
     for point in points:
         if math.isfinite(point.pairs):
-            found.setdefault((point.arm, point.length), set()).add(point.pairs)
-    return any(len(numbers) > 1 for numbers in found.values())
+            results.setdefault((point.arm, point.length), set()).add(point.pairs)
+    return any(len(numbers) > 1 for numbers in results.values())
 
 
 def _entries(points: list[Point], shared: dict[str, Any], depth: float) -> list[dict[str, Any]]:

@@ -90,7 +90,7 @@ def _cells(study: Study) -> tuple[list[dict[str, Any]], list[str], bool]:
     panels: list[str] = []
     several = False
     for arm in study.arms[:PANELS]:
-        looked = [(run, found) for run in arm.done if (found := _rows(arm, run))]
+        looked = [(run, result) for run in arm.done if (result := _rows(arm, run))]
         if looked:
             panels.append(arm.name)
             rows += looked[0][1]
@@ -99,7 +99,7 @@ def _cells(study: Study) -> tuple[list[dict[str, Any]], list[str], bool]:
 
 
 def _rows(arm: Arm, run: Run) -> list[dict[str, Any]]:
-    found = []
+    results = []
     for one in objects(run.evals.get("heads"), "heads"):
         layer, head, value = (number(one.get(key)) for key in ("layer", "head", "entropy_share"))
         if not (math.isfinite(layer) and math.isfinite(head) and math.isfinite(value)):
@@ -109,8 +109,8 @@ def _rows(arm: Arm, run: Run) -> list[dict[str, Any]]:
         row = {"arm": arm.name, "panel": arm.name, "layer": int(layer), "head": int(head), "value": value}
         row |= {"low": low, "high": high, "nats": number(one.get("entropy")), "why": text(one.get("dead"))}
         row |= {key: number(one.get(key)) for key in ("distance", "first", "previous", "importance")}
-        found.append(row)
-    return found
+        results.append(row)
+    return results
 
 
 def number_of(arm: Arm, measure: Number) -> float:

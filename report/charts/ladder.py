@@ -11,11 +11,11 @@ from report.reading.directories import Study
 from report.reading.measures import loss_unit
 
 
-def figures(study: Study, found: Results | None) -> list[Figure]:
+def figures(study: Study, result: Results | None) -> list[Figure]:
     """Returns the loss against FLOPs and the gains by rung; nothing for a study without an answered ladder."""
-    if found is None or found.refused or not found.curves:
+    if result is None or result.refused or not result.curves:
         return []
-    return [_losses(study, found), *_gains(study, found)]
+    return [_losses(study, result), *_gains(study, result)]
 
 
 def _compute(values: list[float]) -> alt.X:
@@ -23,12 +23,12 @@ def _compute(values: list[float]) -> alt.X:
     return alt.X("flops:Q", title="training compute, FLOPs", scale=scale, axis=si())
 
 
-def _losses(study: Study, found: Results) -> Figure:
+def _losses(study: Study, result: Results) -> Figure:
     means: list[dict[str, Any]] = []
     seeds: list[dict[str, Any]] = []
-    for name, (values, curve) in found.curves.items():
+    for name, (values, curve) in result.curves.items():
         for place, value in enumerate(values):
-            own = {"arm": name, "flops": math.exp(curve.x[place]), "rung": rung_label(found.by, value)}
+            own = {"arm": name, "flops": math.exp(curve.x[place]), "rung": rung_label(result.by, value)}
             means.append({**own, "loss": float(curve.losses[:, place].mean())})
             seeds += [{**own, "loss": float(loss)} for loss in curve.losses[:, place]]
     names = [arm.name for arm in study.arms]
@@ -54,15 +54,15 @@ def _losses(study: Study, found: Results) -> Figure:
     )
 
 
-def _gains(study: Study, found: Results) -> list[Figure]:
-    others = [name for name in found.curves if name != found.baseline]
+def _gains(study: Study, result: Results) -> list[Figure]:
+    others = [name for name in result.curves if name != result.baseline]
     rows: list[dict[str, Any]] = []
     for place, name in enumerate(others):
-        for level in found.arms[name].levels:
+        for level in result.arms[name].levels:
             gain = level.gain
             if not gain.refused:
                 ends = [end if 0 < end < math.inf else math.nan for end in (gain.low, gain.high)]
-                own = {"arm": name, "rung": rung_label(found.by, level.value)}
+                own = {"arm": name, "rung": rung_label(result.by, level.value)}
                 at = gain.flops * dodge(place, len(others))
                 rows.append({**own, "flops": at, "gain": gain.gain, "low": ends[0], "high": ends[1]})
     if not rows:
@@ -71,7 +71,7 @@ def _gains(study: Study, found: Results) -> list[Figure]:
     x = _compute([row["flops"] for row in rows])
     ends = [row[key] for row in rows for key in ("gain", "low", "high") if math.isfinite(row[key])] + [1.0]
     scale = alt.Scale(type="log", nice=False, domain=[min(ends) / 1.1, max(ends) * 1.1])
-    y = alt.Y("gain:Q", title=f"gain: compute of {found.baseline} over the arm's", scale=scale)
+    y = alt.Y("gain:Q", title=f"gain: compute of {result.baseline} over the arm's", scale=scale)
     low = alt.Y("low:Q", scale=scale)
     bar = on("gains").mark_rule(strokeWidth=1.2, strokeOpacity=0.7).encode(x, low, colour(names), y2="high:Q")
     line = on("gains").mark_line(strokeWidth=1.8).encode(x, y, colour(names), *dashes(names))
@@ -87,13 +87,13 @@ def _gains(study: Study, found: Results) -> list[Figure]:
         .encode(alt.Y("gain:Q", scale=scale))
     )
     left = [
-        f"{name} at {rung_label(found.by, level.value)}"
+        f"{name} at {rung_label(result.by, level.value)}"
         for name in others
-        for level in found.arms[name].levels
+        for level in result.arms[name].levels
         if level.gain.refused
     ]
     caption = (
-        f"C'/C at which {found.baseline} reaches the arm's loss, with its 95% interval over seeds; above 1 the arm "
+        f"C'/C at which {result.baseline} reaches the arm's loss, with its 95% interval over seeds; above 1 the arm "
         "saves compute." + (f" Not drawn, outside of the baseline's losses: {', '.join(left)}." if left else "")
     )
     spec = finish(sized(alt.layer(one, bar, line, dots)), {"gains": rows, "one": [{"gain": 1.0}]})

@@ -62,9 +62,9 @@ def loss_by_protocol(study: Study) -> Figure | None:
     In rows laid end to end longer ones have fewer tokens with little before them, so that the loss falls with the
     length whether or not a model uses it (the ALiBi trap, 2108.12409, appendix B); sliding windows take that away.
     """
-    found = {"one long window": loss_points, "sliding windows": sliding_points}
+    results = {"one long window": loss_points, "sliding windows": sliding_points}
     rows = []
-    for protocol, points_of in found.items():
+    for protocol, points_of in results.items():
         rows += [row | {"protocol": protocol} for row in _rows(study, points_of, mean_loss, [TRAINED])]
     measured = [row for row in rows if row["protocol"] == "sliding windows"]
     if len({row["multiple"] for row in measured}) < 2:
@@ -76,7 +76,7 @@ def loss_by_protocol(study: Study) -> Figure | None:
     width = 300
     chart = _lines("rows", names, "arm", x, scale, _loss_label(study), share=False)
     chart = chart.properties(width=width, height=220, data=alt.NamedData("rows"))
-    spec = finish(in_panels(chart, "protocol", list(found), 2), {"rows": _with_seeds(rows)})
+    spec = finish(in_panels(chart, "protocol", list(results), 2), {"rows": _with_seeds(rows)})
     caption = "The same tokens, each arm as it was trained. One long window: rows laid end to end, so that longer ones "
     caption += (
         "have fewer tokens with little before them. Sliding windows: each token has nearly a whole window before "
@@ -155,11 +155,11 @@ def _baseline(
     study: Study, points_of: Callable[[Arm], list[Point]], estimate: Callable[[list[Point]], Estimate]
 ) -> list[dict[str, Any]]:
     """Returns a row for each length of the local baseline: the mean over arms, with the least and the most."""
-    found: dict[float, list[dict[str, Any]]] = {}
+    results: dict[float, list[dict[str, Any]]] = {}
     for row in _rows(study, points_of, estimate, [TRAINED]):
-        found.setdefault(row["multiple"], []).append(row)
+        results.setdefault(row["multiple"], []).append(row)
     rows = []
-    for same in found.values():
+    for same in results.values():
         values = [row["value"] for row in same]
         ends = {"value": sum(values) / len(values), "low": min(values), "high": max(values), "each": []}
         rows.append(same[0] | ends | {"arm": distance.BASELINE, "n": sum(row["n"] for row in same)})

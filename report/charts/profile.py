@@ -68,7 +68,7 @@ def where_time_goes(study: Study) -> Figure | None:
 
 
 def _profiles(arm: Arm) -> list[dict[str, Any]]:
-    return [found for run in arm.done if (found := mapping(dig(run.evals.get("profile"), "programs")))]
+    return [result for run in arm.done if (result := mapping(dig(run.evals.get("profile"), "programs")))]
 
 
 def _rows(study: Study) -> tuple[list[dict[str, Any]], list[str]]:
@@ -77,7 +77,7 @@ def _rows(study: Study) -> tuple[list[dict[str, Any]], list[str]]:
     largest: dict[str, dict[str, list[str]]] = {}
     for arm in study.arms[:ARMS]:
         for name in PROGRAMS:
-            given = [found for one in _profiles(arm) if (found := mapping(one.get(name)))]
+            given = [result for one in _profiles(arm) if (result := mapping(one.get(name)))]
             pieces = _pieces(given)
             if not pieces:
                 continue
@@ -86,8 +86,8 @@ def _rows(study: Study) -> tuple[list[dict[str, Any]], list[str]]:
             largest.setdefault(name, {}).setdefault(first, []).append(f"{arm.name} {groups[first]:.0%}")
             rows += [{"arm": arm.name, "program": name, **one} for one in pieces]
     bound = [
-        f"Most of {name}: {'; '.join(f'{group} ({_few(arms)})' for group, arms in found.items())}."
-        for name, found in largest.items()
+        f"Most of {name}: {'; '.join(f'{group} ({_few(arms)})' for group, arms in result.items())}."
+        for name, result in largest.items()
     ]
     return rows, bound
 
@@ -98,7 +98,7 @@ def _few(arms: list[str]) -> str:
 
 def _pieces(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the pieces of one bar in order, their ends among them."""
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     place = 0.0
     for group, parts in GROUPS.items():
         for part, tone in parts:
@@ -109,19 +109,19 @@ def _pieces(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
             row |= {"start": place, "end": place + share, "middle": place + share / 2}
             row |= {way: _mean([_of(one, part, way, "share") for one in given]) for way in ("forward", "backward")}
             row["seconds"] = _mean([_of(one, part, None, "seconds") for one in given])
-            found.append(row)
+            results.append(row)
             place += share
-    return found
+    return results
 
 
 def _of(program: dict[str, Any], part: str, way: str | None, key: str) -> float:
     entries = program.get("by_direction")
-    found = [
+    results = [
         number(one.get(key))
         for one in (entries if isinstance(entries, list) else [])
         if isinstance(one, dict) and text(one.get("part")) == part and way in (None, text(one.get("direction")))
     ]
-    return sum(found) if found else math.nan
+    return sum(results) if results else math.nan
 
 
 def _mean(values: list[float]) -> float:

@@ -14,8 +14,8 @@ from report.reading.selecting import Trial, chosen, trials
 
 def loss_by_value(study: Study) -> Figure | None:
     """Returns the mean loss over the selection seeds against the value tried, a line an arm; None without selection."""
-    found = trials(study)
-    shown = [one for one in found if math.isfinite(one.mean)]
+    result = trials(study)
+    shown = [one for one in result if math.isfinite(one.mean)]
     if study.selection is None or not shown:
         return None
     field = study.selection.field
@@ -24,7 +24,7 @@ def loss_by_value(study: Study) -> Figure | None:
         {"arm": one.arm, "value": one.value, "loss": loss} for one in shown for loss in one.losses.values()
     ]
     names = [arm.name for arm in study.arms]
-    values = [one.value for one in found]
+    values = [one.value for one in result]
     low, high = min(values), max(values)
     if low > 0 and high / low > 3:
         scale = alt.Scale(type="log", nice=False, domain=[low / 1.3, high * 1.3])
@@ -43,7 +43,7 @@ def loss_by_value(study: Study) -> Figure | None:
     best = [row for row in means if row["told"]]
     spec = finish(sized(alt.layer(line, each, dots, ring)), {"means": means, "seeds": seeds, "chosen": best})
     return Figure(
-        "selection", f"Loss against {field.rsplit('.', 1)[-1].replace('_', ' ')}", _caption(study, found), spec
+        "selection", f"Loss against {field.rsplit('.', 1)[-1].replace('_', ' ')}", _caption(study, result), spec
     )
 
 
@@ -56,12 +56,12 @@ def _axis(values: list[float]) -> alt.Axis:
     return alt.Axis(values=sorted(set(values)), format="~g", labelOverlap=True)
 
 
-def _caption(study: Study, found: list[Trial]) -> str:
+def _caption(study: Study, results: list[Trial]) -> str:
     assert study.selection is not None
     seeds = listed([str(seed) for seed in study.selection.seeds])
     words = (
         f"Selection seeds {seeds}, which are not reported elsewhere: their mean (line) and each seed (ticks); a ring: "
     )
     words += "the value chosen."
-    lost = [f"{one.arm} at {one.value:g}" for one in found if one.diverged]
+    lost = [f"{one.arm} at {one.value:g}" for one in results if one.diverged]
     return f"{words} Diverged, so not drawn: {listed(lost)}." if lost else words

@@ -98,15 +98,15 @@ def _lines(
 ) -> dict[str, Any]:
     """Returns each run's line as drawn and as logged, and once the tokens that lines share."""
     places: dict[tuple[float, ...], int] = {}
-    found = []
+    results = []
     for arm, run in runs:
         drawn = per_run[arm.name, run.seed]
         logged = _thin(_series(run, key, smooth=False), most)
         place = places.setdefault(tuple(drawn.index.to_list()), len(places))
         one = {"arm": arm.name, "seed": str(run.seed), "done": run.status == "done"}
         one |= {"at": place, "drawn": _short(drawn)}
-        found.append(one | ({} if one["drawn"] == _short(logged) else {"logged": _short(logged)}))
-    return {"thin": thinly, "tokens": [list(one) for one in places], "runs": found}
+        results.append(one | ({} if one["drawn"] == _short(logged) else {"logged": _short(logged)}))
+    return {"thin": thinly, "tokens": [list(one) for one in places], "runs": results}
 
 
 def _short(series: pd.Series) -> list[float]:
@@ -201,8 +201,8 @@ COSTS: list[tuple[str, str, Callable[[Run], float]]] = [
 
 def costs(study: Study) -> list[Figure]:
     """Returns quality against each cost in which the arms differ by more than 1%."""
-    found = [_cost(study, *cost) for cost in COSTS] if len(study.arms) > 1 else []
-    return [figure for figure in found if figure is not None]
+    result = [_cost(study, *cost) for cost in COSTS] if len(study.arms) > 1 else []
+    return [figure for figure in result if figure is not None]
 
 
 PLOT = (240.0, 140.0)  # pixels of a plot within its axes, in the smallest size that figures have
@@ -223,9 +223,9 @@ def _label_front(
     across, up = (1 if more else -1), (1 if higher else -1)
 
     def beaten(one: dict[str, Any]) -> bool:
-        mine = (across * one["cost"], up * one["quality"])
+        own = (across * one["cost"], up * one["quality"])
         others = [(across * other["cost"], up * other["quality"]) for other in rows]
-        return any(other[0] >= mine[0] and other[1] >= mine[1] and other != mine for other in others)
+        return any(other[0] >= own[0] and other[1] >= own[1] and other != own for other in others)
 
     taken: list[tuple[float, float, float, float]] = []
     for row in sorted(rows, key=lambda row: up * row["quality"], reverse=True):

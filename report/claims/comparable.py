@@ -68,8 +68,8 @@ _FOLLOWS: dict[str, tuple[str, ...]] = {
 
 def varied(arm: Arm, reference: Arm) -> set[str]:
     """Returns the config fields in which two arms differ."""
-    mine, other = (flat(config_of(one)) for one in (arm, reference))
-    names = {name for name in {*mine, *other} if mine.get(name) != other.get(name)}
+    own, other = (flat(config_of(one)) for one in (arm, reference))
+    names = {name for name in {*own, *other} if own.get(name) != other.get(name)}
     return {name for name in names if name.split(".")[0] not in NOT_IN_DIFFERENCES}
 
 
@@ -102,25 +102,25 @@ def differing(study: Study, most: int = 6) -> Differing | None:
         most: fields of the config that the table shows in the first columns; more are left to the settings.
     """
     reference = reference_arm(study)
-    found = marks(study)
+    result = marks(study)
     alone = [] if reference is None else [replace(mark, asked=False) for mark in within(reference)]
-    own = {reference.name: alone, **found} if reference is not None and alone else found
+    own = {reference.name: alone, **result} if reference is not None and alone else result
     if reference is None or not any(own.values()):
         return None
     arms = [arm for arm in study.arms if own.get(arm.name)]
     fields = {arm.name: varied(arm, reference) & set(swept(study)) for arm in arms}
     columns = [name for name in swept(study) if any(name in one for one in fields.values())][:most]
-    rows, asked, accidents = [], dict.fromkeys(columns), dict[str, None]()
+    rows, requested, accidents = [], dict.fromkeys(columns), dict[str, None]()
     for arm in arms:
         config = flat(config_of(arm))
         cells = {name: config.get(name, DASH) for name in columns if name in fields[arm.name]}
         full: dict[str, str] = {}
         for mark in own[arm.name]:
-            (asked if mark.asked else accidents)[mark.short] = None
+            (requested if mark.asked else accidents)[mark.short] = None
             cells.setdefault(mark.short, mark.value or mark.level)
             full[mark.short] = f"{mark.level}: {mark.words}"
         rows.append((arm.name, cells, full))
-    return Differing(list(asked), [name for name in accidents if name not in asked], reference.name, rows)
+    return Differing(list(requested), [name for name in accidents if name not in requested], reference.name, rows)
 
 
 def swept(study: Study) -> list[str]:
@@ -130,8 +130,8 @@ def swept(study: Study) -> list[str]:
     return [name for name in given if len({config.get(name) for config in configs}) > 1]
 
 
-def _doubtful(found: list[tuple[str, str]]) -> list[Mark]:
-    return [Mark(DIFFERS, short, words) for short, words in found]
+def _doubtful(results: list[tuple[str, str]]) -> list[Mark]:
+    return [Mark(DIFFERS, short, words) for short, words in results]
 
 
 def reference_arm(study: Study) -> Arm | None:
@@ -148,34 +148,36 @@ def touches(mark: Mark, measure: str) -> bool:
 
 def apart(study: Study, measure: str) -> list[str]:
     """Returns the arms of whose `measure` no claim is made against the baseline."""
-    found = {name: [m for m in own if m.level == REFUSED and touches(m, measure)] for name, own in marks(study).items()}
-    return [name for name, refusals in found.items() if refusals]
+    results = {
+        name: [m for m in own if m.level == REFUSED and touches(m, measure)] for name, own in marks(study).items()
+    }
+    return [name for name, refusals in results.items() if refusals]
 
 
 def within(arm: Arm) -> list[Mark]:
     """Returns how the arm's own seeds differ from one another in what they should share, or from what they were."""
-    found = [
+    results = [
         Mark(REFUSED, f"{name} question", f"its own seeds were asked other questions ({listed(strict)})")
         for name in EVALUATIONS
         if (strict := _asked_otherwise(name, arm, arm)[0])
     ]
     for run in arm.done:
-        found += [Mark(DIFFERS, "left out", line) for line in run.stale.values()]
-        found += [Mark(REFUSED, "parent", f"seed {run.seed} {run.parent}")] if run.parent else []
+        results += [Mark(DIFFERS, "left out", line) for line in run.stale.values()]
+        results += [Mark(REFUSED, "parent", f"seed {run.seed} {run.parent}")] if run.parent else []
     if busy := timed_under_load(arm):
-        found.append(Mark(NOTE, "load", busy, busy.partition("(")[2].partition(",")[0]))
+        results.append(Mark(NOTE, "load", busy, busy.partition("(")[2].partition(",")[0]))
     unsaid = [
         name for name in EVALUATIONS if any(name in run.of and provenance.unknown(run.of[name]) for run in arm.done)
     ]
     if unsaid:
         words = f"its results of {listed(unsaid)} do not say which run and checkpoint they are of"
-        found.append(Mark(NOTE, "identity", words))
+        results.append(Mark(NOTE, "identity", words))
     for level, short, read in _SHARED:
         values = _values(arm, read)
         if len(values) > 1:
             words = f"its own seeds have different {_NAMES[short]} ({', '.join(sorted(values))})"
-            found.append(Mark(level if level == NOTE else DIFFERS, short, words))
-    return found
+            results.append(Mark(level if level == NOTE else DIFFERS, short, words))
+    return results
 
 
 def _asked_otherwise(name: str, arm: Arm, reference: Arm) -> tuple[list[str], list[str]]:
@@ -189,54 +191,54 @@ def _asked_otherwise(name: str, arm: Arm, reference: Arm) -> tuple[list[str], li
 
     strict: dict[str, None] = {}
     lists: dict[str, None] = {}
-    for mine, configured in distinct(arm):
+    for own, configured in distinct(arm):
         for other, others in distinct(reference):
-            found = provenance.other_questions(name, mine, other, configured and others)
-            strict |= dict.fromkeys(found[0])
-            lists |= dict.fromkeys(found[1])
+            result = provenance.other_questions(name, own, other, configured and others)
+            strict |= dict.fromkeys(result[0])
+            lists |= dict.fromkeys(result[1])
     return list(strict), list(lists)
 
 
 def _questions(arm: Arm, reference: Arm) -> list[Mark]:
     """Returns a mark for each evaluation that asked the arms different questions."""
-    found = []
+    results = []
     for name in EVALUATIONS:
         strict, lists = _asked_otherwise(name, arm, reference)
         if strict:
-            found.append(Mark(REFUSED, f"{name} question", f"other question of {name} ({listed(strict)})"))
+            results.append(Mark(REFUSED, f"{name} question", f"other question of {name} ({listed(strict)})"))
         if lists:
             words = f"{name} was asked under other conditions ({listed(lists)}); those of both are compared"
-            found.append(Mark(NOTE, f"{name} conditions", words))
-    return found
+            results.append(Mark(NOTE, f"{name} conditions", words))
+    return results
 
 
 def _marks(arm: Arm, reference: Arm) -> list[Mark]:
-    found = _questions(arm, reference)
+    result = _questions(arm, reference)
     for level, short, read in _SHARED:
-        mine, other = _values(arm, read), _values(reference, read)
-        if short in _MEASURED and not (mine and other):
+        own, other = _values(arm, read), _values(reference, read)
+        if short in _MEASURED and not (own and other):
             continue
-        if mine != other:
-            words = f"other {_NAMES[short]} ({_listed(mine)} against {_listed(other)})"
-            found.append(Mark(level, short, words, _listed(mine)))
-    found += _ratio(arm, reference, "parameters", from_info("parameters", "total"), DIFFERS)
+        if own != other:
+            words = f"other {_NAMES[short]} ({_listed(own)} against {_listed(other)})"
+            result.append(Mark(level, short, words, _listed(own)))
+    result += _ratio(arm, reference, "parameters", from_info("parameters", "total"), DIFFERS)
     # Arms that share a budget of time or FLOPs see as many tokens as it buys them, which is what such a budget asks.
     bought = any(text(dig(run.info, "budget", "kind")) in ("seconds", "flops") for run in reference.done)
-    found += _ratio(arm, reference, "training tokens", from_info("tokens"), NOTE if bought else DIFFERS)
-    found += _ratio(arm, reference, "FLOPs/token", from_info("flops_per_token", "value"), NOTE)
-    found += [
+    result += _ratio(arm, reference, "training tokens", from_info("tokens"), NOTE if bought else DIFFERS)
+    result += _ratio(arm, reference, "FLOPs/token", from_info("flops_per_token", "value"), NOTE)
+    result += [
         Mark(DIFFERS, label, f"was to have equal {label}, and is {percent(off)} off")
         for label, off in agreements(arm, reference)
         if off > 0.01
     ]
-    mine, other = ({str(run.seed) for run in one.done} for one in (arm, reference))
-    if mine != other:
-        words = f"other seeds done ({_listed(mine)} against {_listed(other)})"
-        if len(mine) != len(other):
-            words = f"{plural(len(mine), 'seed')} done against {len(other)}"
-        found.append(Mark(DIFFERS, "seeds", words, f"{len(mine)} of {len(other)}" if len(mine) != len(other) else ""))
+    own, other = ({str(run.seed) for run in one.done} for one in (arm, reference))
+    if own != other:
+        words = f"other seeds done ({_listed(own)} against {_listed(other)})"
+        if len(own) != len(other):
+            words = f"{plural(len(own), 'seed')} done against {len(other)}"
+        result.append(Mark(DIFFERS, "seeds", words, f"{len(own)} of {len(other)}" if len(own) != len(other) else ""))
     theirs = [replace(m, words=f"{reference.name}: {m.words}") for m in within(reference) if m.level == REFUSED]
-    return [*found, *within(arm), *theirs]
+    return [*result, *within(arm), *theirs]
 
 
 _COUNTS: dict[str, tuple[str, Callable[[Run], float]]] = {
@@ -256,31 +258,31 @@ def agreements(arm: Arm, reference: Arm) -> list[tuple[str, float]]:
     def root(one: Arm, equal: str) -> str:
         return next((text(match.get("to")) for match in one.matches if match.get("equal") == equal), one.name)
 
-    found = []
+    results = []
     for equal, (label, read) in _COUNTS.items():
-        mine, other = median(arm, read), median(reference, read)
-        if root(arm, equal) == root(reference, equal) and math.isfinite(mine) and other > 0:
-            found.append((label, abs(mine / other - 1)))
-    return found
+        own, other = median(arm, read), median(reference, read)
+        if root(arm, equal) == root(reference, equal) and math.isfinite(own) and other > 0:
+            results.append((label, abs(own / other - 1)))
+    return results
 
 
-def matched(found: Sequence[tuple[str, float]]) -> str:
+def matched(results: Sequence[tuple[str, float]]) -> str:
     """Returns `agreements` in words, never nearer than they are: `matched parameters within 0.1%`; empty for none."""
-    near = [(label, off) for label, off in found if off <= 0.01]
-    told = [
+    near = [(label, off) for label, off in results if off <= 0.01]
+    messages = [
         f"{label} " + (f"within {math.ceil(1e3 * off - 1e-9) / 10:g}%" if off else "exactly") for label, off in near
     ]
-    return f"matched {listed(told)}" if told else ""
+    return f"matched {listed(messages)}" if messages else ""
 
 
 def _ratio(arm: Arm, reference: Arm, short: str, read: Callable[[Run], float], level: str) -> list[Mark]:
-    mine, other = median(arm, read), median(reference, read)
-    if not (math.isfinite(mine) and math.isfinite(other) and other > 0) or abs(mine / other - 1) <= 0.01:
+    own, other = median(arm, read), median(reference, read)
+    if not (math.isfinite(own) and math.isfinite(other) and other > 0) or abs(own / other - 1) <= 0.01:
         return []
-    direction = "more" if mine > other else "fewer"
-    words = f"{percent(abs(mine / other - 1))} {direction} {short} ({count(mine)} against {count(other)})"
-    sign = "+" if mine > other else "\N{MINUS SIGN}"
-    return [Mark(level, short, words, f"{sign}{percent(abs(mine / other - 1))}")]
+    direction = "more" if own > other else "fewer"
+    words = f"{percent(abs(own / other - 1))} {direction} {short} ({count(own)} against {count(other)})"
+    sign = "+" if own > other else "\N{MINUS SIGN}"
+    return [Mark(level, short, words, f"{sign}{percent(abs(own / other - 1))}")]
 
 
 def _values(arm: Arm, read: Callable[[Run], str]) -> set[str]:
@@ -302,8 +304,8 @@ def _budget(run: Run) -> str:
 
 
 def _devices(run: Run) -> str:
-    found = [mapping(device) for device in items(run.info, "devices")]
-    return " + ".join(_device(device) for device in found)
+    results = [mapping(device) for device in items(run.info, "devices")]
+    return " + ".join(_device(device) for device in results)
 
 
 def _device(raw: dict[str, Any]) -> str:
@@ -326,8 +328,8 @@ def _commit(run: Run) -> str:
 def _settings(run: Run) -> str:
     if "jax_settings" not in run.info:  # of an earlier version
         return ""
-    found = relevant(run.info["jax_settings"])
-    return ", ".join(f"{name}={value}" for name, value in found.items()) or "the defaults"
+    result = relevant(run.info["jax_settings"])
+    return ", ".join(f"{name}={value}" for name, value in result.items()) or "the defaults"
 
 
 _SHARED: list[tuple[str, str, Callable[[Run], str]]] = [

@@ -117,8 +117,8 @@ def claims(study: Study) -> Claims:
         made = [(one, _comparisons(one), _scaling_tables(one)) for one in together]
         for one, own in zip(together, _corrected([(arms, tables) for _, arms, tables in made]), strict=True):
             vars(one)["_claims"] = own
-    found: Claims = vars(study)["_claims"]
-    return found
+    result: Claims = vars(study)["_claims"]
+    return result
 
 
 def is_open(one: Comparison) -> bool:
@@ -157,12 +157,12 @@ def look(study: Study) -> Look | None:
 
 def looked_at(study: Study) -> tuple[Study, float]:
     """Returns the study as its last complete look sees it, and the level that this look spends."""
-    found = look(study)
-    if found is None:
+    result = look(study)
+    if result is None:
         return study, LEVEL
-    seen = set(study.seeds[: found.seeds])
+    seen = set(study.seeds[: result.seeds])
     arms = [replace(arm, runs=[run for run in arm.runs if run.seed in seen]) for arm in study.arms]
-    return replace(study, arms=arms), found.level
+    return replace(study, arms=arms), result.level
 
 
 def _comparisons(study: Study) -> list[Comparison]:
@@ -173,7 +173,7 @@ def _comparisons(study: Study) -> list[Comparison]:
     study, level = looked_at(study)
     baseline = reference_arm(study)
     assert baseline is not None
-    found: list[Comparison] = []
+    results: list[Comparison] = []
     for measure in ("loss", "retrieval"):
         if not any(_measured(arm, measure) for arm in study.arms):
             continue
@@ -185,24 +185,24 @@ def _comparisons(study: Study) -> list[Comparison]:
             one = _comparison(arm, baseline, measure, differing.get(arm.name, []), shared, level)
             one = replace(one, care=study.care) if measure == "loss" else one
             open_ = none_yet and one.verdict in (RESOLVED, UNRESOLVED, ONE_SEED)
-            found.append(replace(one, verdict=MISSING, why=none_yet) if open_ else one)
-    return found
+            results.append(replace(one, verdict=MISSING, why=none_yet) if open_ else one)
+    return results
 
 
 def _no_look(study: Study) -> str:
     """Returns why nothing is claimed yet of a study with planned looks; empty where something may be."""
-    found = look(study)
-    if found is None or found.number:
+    result = look(study)
+    if result is None or result.number:
         return ""
-    return f"look 1 of {found.of} ({found.seeds} seeds) is not complete"
+    return f"look 1 of {result.of} ({result.seeds} seeds) is not complete"
 
 
 def _together(arms: Sequence[Arm], baseline: Arm, measure: str) -> Pooled | None:
     """Returns the deviation over all arms that ran with the baseline's seeds, where its test does not refuse it."""
     by_arm = {arm.name: values(arm, measure) for arm in arms}
     seeds = set(by_arm[baseline.name])
-    found = pooled_deviation({name: one for name, one in by_arm.items() if set(one) == seeds})
-    return None if found is None or found.refused else found
+    result = pooled_deviation({name: one for name, one in by_arm.items() if set(one) == seeds})
+    return None if result is None or result.refused else result
 
 
 def values(arm: Arm, measure: str) -> dict[int, float]:
@@ -223,10 +223,10 @@ def _at_home(arm: Arm) -> list[Point]:
 def _comparison(
     arm: Arm, baseline: Arm, measure: str, differing: list[Mark], together: Pooled | None, level: float
 ) -> Comparison:
-    mine, other = values(arm, measure), values(baseline, measure)
-    noise = _noise(together if set(mine) == set(other) else None, level)
+    own, other = values(arm, measure), values(baseline, measure)
+    noise = _noise(together if set(own) == set(other) else None, level)
     if measure == "loss":
-        difference = paired(mine, other, _with_text(noise, arm, baseline, set(mine) & set(other)))
+        difference = paired(own, other, _with_text(noise, arm, baseline, set(own) & set(other)))
         shown = loss(arm), loss(baseline)
     else:
         difference = paired_shares(_shares(_at_home(arm)), _shares(_at_home(baseline)), noise)
@@ -247,10 +247,10 @@ def _noise(together: Pooled | None, level: float) -> Noise:
 def _with_text(noise: Noise, arm: Arm, baseline: Arm, seeds: set[int]) -> Noise:
     """Returns the noise with that of the text, where both arms' runs say what each piece of the same text lost."""
     kept = tuple(sorted(seeds))
-    found = [{run.seed: one for run in each.done if (one := pieces(run)) is not None} for each in (arm, baseline)]
-    if len(kept) < 2 or not all(seed in each for seed in kept for each in found):
+    results = [{run.seed: one for run in each.done if (one := pieces(run)) is not None} for each in (arm, baseline)]
+    if len(kept) < 2 or not all(seed in each for seed in kept for each in results):
         return noise
-    sums_SD, tokens_D = text_noise.differences(found[0], found[1], kept), found[0][kept[0]].tokens
+    sums_SD, tokens_D = text_noise.differences(results[0], results[1], kept), results[0][kept[0]].tokens
     if sums_SD is None:
         return noise
     variance, freedom = text_noise.variance(sums_SD, tokens_D)
@@ -368,7 +368,7 @@ class ScalingTable:
 
 def _scaling_tables(study: Study) -> list[ScalingTable]:
     study, level = looked_at(study)
-    found = []
+    results = []
     for arm in study.arms:
         for measure, points in (("loss", loss_points(arm)), ("retrieval", retrieval_points(arm))):
             if _refusals(within(arm), measure):  # seeds that were asked different questions have no mean
@@ -377,8 +377,8 @@ def _scaling_tables(study: Study) -> list[ScalingTable]:
                 here = [point for point in points if point.multiple == multiple]
                 table = _scaling_table(arm, measure, multiple, here, level)
                 if len(table.lines) + len(table.local) > 1:
-                    found.append(table)
-    return found
+                    results.append(table)
+    return results
 
 
 def _scaling_table(arm: Arm, measure: str, multiple: float, points: list[Point], level: float) -> ScalingTable:

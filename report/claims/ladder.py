@@ -73,8 +73,8 @@ def claimed(study: Study) -> Results | None:
         return None
     if "_ladder" not in vars(study):
         vars(study)["_ladder"] = results(study)
-    found: Results = vars(study)["_ladder"]
-    return found
+    result: Results = vars(study)["_ladder"]
+    return result
 
 
 def results(study: Study) -> Results:
@@ -84,10 +84,10 @@ def results(study: Study) -> Results:
     if reference is None:
         return Results(study.name, ladder.by, "", refused="the study has one arm; a gain needs a baseline")
     base = reference.name
-    found = Results(study.name, ladder.by, base)
+    result = Results(study.name, ladder.by, base)
     refused = _edge(ladder, base) or _short(ladder, base, base)
     if refused:
-        return dataclasses.replace(found, refused=refused)
+        return dataclasses.replace(result, refused=refused)
     differing = marks(study)
     arms, curves = {}, {}
     for arm in study.arms:
@@ -105,7 +105,7 @@ def results(study: Study) -> Results:
     if len(shared) >= gains.SEEDS:
         fitted = gains.fit({name: _curve(ladder, name, shared)[1] for name in curves}, base)
     return dataclasses.replace(
-        found, arms=arms, curves=curves, fit=fitted, orders=_orders(ladder, curves), speeds=_source(ladder, curves)
+        result, arms=arms, curves=curves, fit=fitted, orders=_orders(ladder, curves), speeds=_source(ladder, curves)
     )
 
 
@@ -125,8 +125,8 @@ def _rungs(ladder: Ladder, name: str) -> list[float]:
 
 def _seeds(ladder: Ladder, name: str, base: str) -> tuple[int, ...]:
     """Returns the seeds that an arm and the baseline have at every rung at which they have any."""
-    wanted = [(value, one) for one in (name, base) for value in _rungs(ladder, one)]
-    sets = [set(_by_seed(ladder.rungs[value][one])) for value, one in wanted]
+    expected = [(value, one) for one in (name, base) for value in _rungs(ladder, one)]
+    sets = [set(_by_seed(ladder.rungs[value][one])) for value, one in expected]
     return tuple(sorted(set.intersection(*sets))) if sets else ()
 
 
@@ -221,13 +221,13 @@ def _source(ladder: Ladder, names: Mapping[str, Any]) -> str:
 
 
 def _orders(ladder: Ladder, curves: Mapping[str, tuple[list[float], Curve]]) -> dict[float, list[str]]:
-    found = {}
+    collected = {}
     for value in ladder.rungs:
         losses = {name: float(curve.losses.mean(axis=0)[values.index(value)])
                   for name, (values, curve) in curves.items() if value in values}  # fmt: skip
         if losses:
-            found[value] = sorted(losses, key=lambda name: (losses[name], name))
-    return found
+            collected[value] = sorted(losses, key=lambda name: (losses[name], name))
+    return collected
 
 
 def survival(name: str, base: str, by: str, values: list[float], leads: tuple[Lead, ...]) -> tuple[str, str]:
@@ -273,34 +273,34 @@ def rung_label(by: str, value: float) -> str:
     return f"{by.rsplit('.', 1)[-1]} {counted(value)}"
 
 
-def as_json(found: Results) -> dict[str, Any]:
+def as_json(result: Results) -> dict[str, Any]:
     """Returns a study's results as --json writes them; what is not finite is null."""
     arms = {}
-    for name, one in found.arms.items():
+    for name, one in result.arms.items():
         head = one.head
-        interval = (found.fit.intervals or {}).get(name, (math.nan, math.nan))
+        interval = (result.fit.intervals or {}).get(name, (math.nan, math.nan))
         arms[name] = {
-            "study": found.study,
-            "baseline": found.baseline,
+            "study": result.study,
+            "baseline": result.baseline,
             **(_level(head) if head else {"gain": None, "low": None, "high": None}),
             "refused": one.refused or ("" if head else "no rung is within the baseline's losses"),
             "seeds": list(one.seeds),
             "rungs": [_level(level) | _lead(lead) for level, lead in zip(one.levels, one.leads, strict=True)],
-            "fit": {"gain": (found.fit.gains or {}).get(name), "low": interval[0], "high": interval[1]},
+            "fit": {"gain": (result.fit.gains or {}).get(name), "low": interval[0], "high": interval[1]},
             "ranking_survives": one.survives,
             "words": one.words,
         }
     study = {
-        "by": found.by,
-        "baseline": found.baseline,
-        "refused": found.refused,
-        "speeds": found.speeds,
-        "orders": [{"value": value, "arms": order} for value, order in found.orders.items()],
+        "by": result.by,
+        "baseline": result.baseline,
+        "refused": result.refused,
+        "speeds": result.speeds,
+        "orders": [{"value": value, "arms": order} for value, order in result.orders.items()],
         "fit": {
-            "floor": found.fit.floor,
-            "alpha": found.fit.alpha,
-            "lack_of_fit_p": found.fit.lack,
-            "refused": found.fit.refused,
+            "floor": result.fit.floor,
+            "alpha": result.fit.alpha,
+            "lack_of_fit_p": result.fit.lack,
+            "refused": result.fit.refused,
         },
     }
     return {"arms": _plain(arms), "study": _plain(study)}
@@ -340,28 +340,28 @@ def end_label(gain: Gain, name: str) -> str:
     return ("none" if not 0 < value < math.inf else f"{value:.3g}") + ("*" if name in gain.beyond else "")
 
 
-def sentences(found: Results) -> list[str]:
+def sentences(result: Results) -> list[str]:
     """Returns in words what the ladder shows: gains at the highest rung answered, refusals, and the ranking."""
-    if found.refused:
-        return [f"{found.study}: refused: {found.refused}."]
+    if result.refused:
+        return [f"{result.study}: refused: {result.refused}."]
     said = []
-    for name, one in found.arms.items():
+    for name, one in result.arms.items():
         if one.refused:
             said.append(f"{name}: refused: {one.refused}.")
-        elif name != found.baseline:
-            said += [_headline(found, one), one.words]
-    said += _fit_words(found)
-    if len(found.orders) > 1:
-        (first, before), *_, (last, after) = found.orders.items()
+        elif name != result.baseline:
+            said += [_headline(result, one), one.words]
+    said += _fit_words(result)
+    if len(result.orders) > 1:
+        (first, before), *_, (last, after) = result.orders.items()
         same = "the same" if before == after else "another"
         said.append(
-            f"By mean loss, best first: {', '.join(before)} at {rung_label(found.by, first)}; {same} order at "
-            f"{rung_label(found.by, last)}" + ("." if before == after else f": {', '.join(after)}.")
+            f"By mean loss, best first: {', '.join(before)} at {rung_label(result.by, first)}; {same} order at "
+            f"{rung_label(result.by, last)}" + ("." if before == after else f": {', '.join(after)}.")
         )
     return said
 
 
-def _headline(found: Results, one: Result) -> str:
+def _headline(result: Results, one: Result) -> str:
     level = one.head
     if level is None:
         reasons = {each.gain.refused for each in one.levels}
@@ -369,10 +369,10 @@ def _headline(found: Results, one: Result) -> str:
     gain = level.gain
     resolved = gain.low > 1 or gain.high < 1
     time = f"; in wall time {gain.gain * level.time:.3g}{TIMES}" if math.isfinite(level.time) else ""
-    missing = [rung_label(found.by, each.value) for each in one.levels if each.gain.refused]
+    missing = [rung_label(result.by, each.value) for each in one.levels if each.gain.refused]
     return (
-        f"{one.arm} at {rung_label(found.by, level.value)}: {found.baseline} needs {gain.gain:.3g}{TIMES} its compute "
-        f"for the same loss, [{end_label(gain, 'low')}, {end_label(gain, 'high')}] over "
+        f"{one.arm} at {rung_label(result.by, level.value)}: {result.baseline} needs {gain.gain:.3g}{TIMES} its "
+        f"compute for the same loss, [{end_label(gain, 'low')}, {end_label(gain, 'high')}] over "
         f"{plural(len(one.seeds), 'seed')}"
         + ("" if resolved else " (not resolved from 1)")
         + time
@@ -380,16 +380,16 @@ def _headline(found: Results, one: Result) -> str:
     )
 
 
-def _fit_words(found: Results) -> list[str]:
-    fit = found.fit
+def _fit_words(result: Results) -> list[str]:
+    fit = result.fit
     if fit.refused:
         return [f"Joint fit L = E + A C^{MINUS}alpha: none: {fit.refused}."]
-    told = [
+    messages = [
         f"{name} {value:.3g}{TIMES} [{fit.intervals[name][0]:.3g}, {fit.intervals[name][1]:.3g}]"
         for name, value in (fit.gains or {}).items()
-        if name != found.baseline and fit.intervals
+        if name != result.baseline and fit.intervals
     ]
-    if not told:
+    if not messages:
         return []
     lack = ""
     if math.isfinite(fit.lack):
@@ -397,5 +397,5 @@ def _fit_words(found: Results) -> list[str]:
         lack = f"; lack of fit p = {fit.lack:.2g}: {verdict}"
     return [
         f"Joint fit L = E + A C^{MINUS}alpha (E {fit.floor:.3g}, alpha {fit.alpha:.3g}), one gain for all rungs: "
-        f"{listed(told)}{lack}."
+        f"{listed(messages)}{lack}."
     ]

@@ -34,17 +34,17 @@ class Group:
 
 def headline(study: Study) -> str:
     """Returns the study's answer in one sentence; empty where nothing is compared."""
-    found = comparisons(study)
-    measure = "loss" if any(one.measure == "loss" for one in found) else "retrieval"
-    mine = [one for one in found if one.measure == measure]
-    if not mine:
+    result = comparisons(study)
+    measure = "loss" if any(one.measure == "loss" for one in result) else "retrieval"
+    own = [one for one in result if one.measure == measure]
+    if not own:
         return ""
-    tested = [one for one in mine if one.verdict in (RESOLVED, UNRESOLVED)]
+    tested = [one for one in own if one.verdict in (RESOLVED, UNRESOLVED)]
     resolved = sorted((one for one in tested if one.verdict == RESOLVED), key=_size)
     if not tested:
-        return _untested(mine)
-    rest = len(mine) - len(tested)
-    beyond = f" {_not_tested(mine)}" if rest else ""
+        return _untested(own)
+    rest = len(own) - len(tested)
+    beyond = f" {_not_tested(own)}" if rest else ""
     if not resolved:
         return _none(tested) + beyond
     return _some(resolved, tested) + beyond
@@ -131,21 +131,21 @@ def _upwards(value: float) -> str:
     return f"{math.ceil(value / unit - 1e-9) * unit:.2g}"
 
 
-def _untested(mine: list[Comparison]) -> str:
+def _untested(own: list[Comparison]) -> str:
     """Returns why no arm could be tested."""
-    if all(one.verdict == ONE_SEED for one in mine):
-        return f"One seed an arm: no difference from {mine[0].baseline} can be resolved."
-    return f"No arm can be compared with {mine[0].baseline} yet. {_not_tested(mine)}"
+    if all(one.verdict == ONE_SEED for one in own):
+        return f"One seed an arm: no difference from {own[0].baseline} can be resolved."
+    return f"No arm can be compared with {own[0].baseline} yet. {_not_tested(own)}"
 
 
-def _not_tested(mine: list[Comparison]) -> str:
+def _not_tested(own: list[Comparison]) -> str:
     parts = []
     for verdict, said in (
         (REFUSED, "not comparable"),
         (MISSING, "without a result"),
         (ONE_SEED, "with one seed in common"),
     ):
-        arms = [one.arm for one in mine if one.verdict == verdict]
+        arms = [one.arm for one in own if one.verdict == verdict]
         if arms:
             parts.append(f"{listed(arms) if len(arms) <= 3 else plural(len(arms), 'arm')} {said}")
     return f"Not tested: {'; '.join(parts)}."
@@ -153,15 +153,15 @@ def _not_tested(mine: list[Comparison]) -> str:
 
 def groups(study: Study) -> list[Group]:
     """Returns the study's comparisons, those with one verdict in one measure together, the resolved first."""
-    found: dict[tuple[str, str, str], list[Comparison]] = {}
+    results: dict[tuple[str, str, str], list[Comparison]] = {}
     order = {RESOLVED: 0, UNRESOLVED: 1, ONE_SEED: 2, REFUSED: 3, MISSING: 4}
     ranked = sorted(
         comparisons(study),
         key=lambda one: (one.measure != "loss", order[one.verdict], _size(one) if one.verdict == RESOLVED else 0),
     )
     for one in ranked:
-        found.setdefault((one.measure, one.verdict, _kind(one)), []).append(one)
-    made = [_group(*key, members) for key, members in found.items()]
+        results.setdefault((one.measure, one.verdict, _kind(one)), []).append(one)
+    made = [_group(*key, members) for key, members in results.items()]
     return made + [_note(one) for one in words.notes(study)]
 
 
@@ -227,10 +227,10 @@ class Broken:
 
 def broken(study: Study) -> list[Broken]:
     """Returns the runs that failed, diverged or could not be read, by arm and reason; they enter no statistic."""
-    found: dict[tuple[str, str, str], list[Run]] = {}
+    results: dict[tuple[str, str, str], list[Run]] = {}
     for arm in all_arms(study):
         for run in arm.runs:
             if run.status in BROKEN:
                 lines = run.error.strip().splitlines()
-                found.setdefault((arm.name, run.status, lines[-1] if lines else "no reason recorded"), []).append(run)
-    return [Broken(*key, tuple(runs)) for key, runs in found.items()]
+                results.setdefault((arm.name, run.status, lines[-1] if lines else "no reason recorded"), []).append(run)
+    return [Broken(*key, tuple(runs)) for key, runs in results.items()]

@@ -37,9 +37,9 @@ class Sentence:
 
 def arms(study: Study) -> list[Sentence]:
     """Returns what the study shows of each arm against its baseline, the resolved first and of them the largest."""
-    found = comparisons(study)
+    result = comparisons(study)
     order = {RESOLVED: 0, UNRESOLVED: 1, ONE_SEED: 2, REFUSED: 3, MISSING: 4}
-    ranked = sorted(found, key=lambda one: (one.measure != "loss", order[one.verdict], -_size(one)))
+    ranked = sorted(result, key=lambda one: (one.measure != "loss", order[one.verdict], -_size(one)))
     return [Sentence(one.verdict, arm(one)) for one in ranked] + notes(study)
 
 
@@ -50,20 +50,20 @@ def notes(study: Study) -> list[Sentence]:
 
 def _over_tasks(study: Study) -> str:
     """Returns the arms over all retrieval conditions and seeds in words; empty where there are not several."""
-    found = aggregates.table(study)
-    if found is None:
+    result = aggregates.table(study)
+    if result is None:
         return ""
-    arms = [f"{one.arm} {percent(one.iqm)}{_between(one.interval)}" for one in found.arms]
+    arms = [f"{one.arm} {percent(one.iqm)}{_between(one.interval)}" for one in result.arms]
     chances = [
         f"{one.arm} {percent(one.improvement)}{_between(one.improvement_interval)}"
-        for one in found.arms
+        for one in result.arms
         if one.improvement is not None
     ]
-    few = "" if all(math.isfinite(one.interval[0]) for one in found.arms) else "; too few seeds for intervals"
+    few = "" if all(math.isfinite(one.interval[0]) for one in result.arms) else "; too few seeds for intervals"
     return (
-        f"Over {plural(len(found.tasks), 'condition')} ({listed(list(found.tasks))} tokens) and all seeds, the mean of "
-        f"the middle half of accuracies (IQM): {listed(arms)}. Probability that a run beats one of {found.baseline}: "
-        f"{listed(chances)}{few}.{_left_out(found.local)}"
+        f"Over {plural(len(result.tasks), 'condition')} ({listed(list(result.tasks))} tokens) and all seeds, the mean "
+        f"of the middle half of accuracies (IQM): {listed(arms)}. Probability that a run beats one of "
+        f"{result.baseline}: {listed(chances)}{few}.{_left_out(result.local)}"
     )
 
 
@@ -107,8 +107,8 @@ def _claim(one: Comparison, what: str) -> str:
             f"{seeds}{'' if one.within_care else _seen(one)})"
         )
     winner, loser = (one.arm, one.baseline) if one.better else (one.baseline, one.arm)
-    turned = gap.mean < 0
-    low, high = (-gap.high, -gap.low) if turned else (gap.low, gap.high)
+    rotated = gap.mean < 0
+    low, high = (-gap.high, -gap.low) if rotated else (gap.low, gap.high)
     what = "" if one.measure == "loss" else f" in {what}"
     shown = amount(one.measure, abs(gap.mean), gap.half)
     return (
@@ -120,11 +120,11 @@ def _seen(one: Comparison) -> str:
     """Returns what the design could have seen, and how many seeds would show what the sweep cares for."""
     smallest = one.smallest_seen
     if not (math.isfinite(smallest) and smallest > 0):
-        found = "; too few seeds to see any difference that is possible" if len(one.difference.seeds) > 1 else ""
+        result = "; too few seeds to see any difference that is possible" if len(one.difference.seeds) > 1 else ""
     else:
-        found = f"; a true {amount(one.measure, smallest, one.difference.half)} would have been seen 4 times in 5"
+        result = f"; a true {amount(one.measure, smallest, one.difference.half)} would have been seen 4 times in 5"
     needed = one.seeds_for_care
-    return f"{found}, {needed} seeds would show {_care(one.care)}" if found and needed else found
+    return f"{result}, {needed} seeds would show {_care(one.care)}" if result and needed else result
 
 
 def _care(care: float) -> str:
@@ -159,10 +159,10 @@ def _correction(one: Comparison) -> str:
 
 
 def _qualification(one: Comparison) -> str:
-    found = [mark for mark in one.marks if mark.level == DIFFERS]
-    accidents, asked = ([mark.words for mark in found if mark.asked is way] for way in (False, True))
+    results = [mark for mark in one.marks if mark.level == DIFFERS]
+    accidents, requested = ([mark.words for mark in results if mark.asked is way] for way in (False, True))
     said = f"; not like for like: {'; '.join(accidents)}" if accidents else ""
-    return said + (f"; part of the question: {'; '.join(asked)}" if asked else "")
+    return said + (f"; part of the question: {'; '.join(requested)}" if requested else "")
 
 
 def amount(measure: str, value: float, half: float = math.nan, signed: bool = False) -> str:
@@ -269,17 +269,17 @@ def _open(measure: str, line: ScalingLine, label: dict[str, str]) -> str:
 def comparability(study: Study) -> list[Sentence]:
     """Returns a sentence for each arm that differs from the baseline in more than the question."""
     reference = reference_arm(study)
-    found = []
+    results = []
     for name, own in marks(study).items():
         for level in (REFUSED, DIFFERS, NOTE):
             words = [mark.words for mark in own if mark.level == level]
             if words and reference is not None:
                 said = "is not comparable with" if level == REFUSED else "differs from"
-                found.append(Sentence(level, f"{name} {said} {reference.name}: {'; '.join(words)}."))
+                results.append(Sentence(level, f"{name} {said} {reference.name}: {'; '.join(words)}."))
     for arm in study.arms:
         if arm is reference or reference is None:
-            found += [Sentence(mark.level, f"{arm.name}: {mark.words}.") for mark in within(arm)]
-    return sorted(found, key=lambda one: (REFUSED, DIFFERS, NOTE).index(one.verdict))
+            results += [Sentence(mark.level, f"{arm.name}: {mark.words}.") for mark in within(arm)]
+    return sorted(results, key=lambda one: (REFUSED, DIFFERS, NOTE).index(one.verdict))
 
 
 def state(sweep: Sweep) -> str:
@@ -305,13 +305,13 @@ def preface(study: Study) -> str:
 
 def statistics(study: Study) -> str:
     """Returns over how many claims the report corrects, and what varies in its intervals."""
-    found = claims(study)
-    gaps = [one.difference for one in found.arms if one.measure == "loss" and one.verdict in (RESOLVED, UNRESOLVED)]
+    result = claims(study)
+    gaps = [one.difference for one in result.arms if one.measure == "loss" and one.verdict in (RESOLVED, UNRESOLVED)]
     pooled = max((gap.pooled for gap in gaps), default=0)
     parts = []
-    if found.family > 1:
+    if result.family > 1:
         parts.append(
-            f"All {found.family} claims tested in this report are one family: what is called resolved holds at "
+            f"All {result.family} claims tested in this report are one family: what is called resolved holds at "
             "5% after Holm's correction over them; an interval is that of its one comparison."
         )
     if pooled:
@@ -327,16 +327,16 @@ def statistics(study: Study) -> str:
 
 def looks(study: Study) -> str:
     """Returns how seeds were added: by a plan, or after a look without one; empty for a list that was never changed."""
-    found, plan = look(study), study.plan
-    if found is not None and plan is not None:
-        levels = ", ".join(f"{100 * plan.level(number):.3g}%" for number in range(1, found.of + 1))
+    result, plan = look(study), study.plan
+    if result is not None and plan is not None:
+        levels = ", ".join(f"{100 * plan.level(number):.3g}%" for number in range(1, result.of + 1))
         made = f"Seeds are added by plan: looks at {listed([str(one) for one in plan.looks])} seeds, tested at {levels}"
-        if not found.number:
+        if not result.number:
             return f"{made}; the first look is not complete."
         left = [one.arm for one in comparisons(study) if one.measure == "loss" and is_open(one)]
         state = "every comparison of losses is resolved or smaller than that" if not left else f"open: {listed(left)}"
         return f"{made}, until every difference is resolved or known to be smaller than {_care(plan.care)}. " + (
-            f"After look {found.number} of {found.of}, {found.seeds} seeds, {state}."
+            f"After look {result.number} of {result.of}, {result.seeds} seeds, {state}."
         )
     if study.looked:
         counts = listed([str(one) for one in [*study.looked, len(study.seeds)]])

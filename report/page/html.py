@@ -141,12 +141,12 @@ def _study(sweep: Sweep, table: Table, drawn: Drawn, index: int, out: Path) -> d
     }
 
 
-def _logs(found: verdict.Broken, out: Path) -> list[tuple[str, str]]:
+def _logs(result: verdict.Broken, out: Path) -> list[tuple[str, str]]:
     """Returns (path, address from the page) of each run's log, or of its folder where it has none."""
-    paths = [next((p for p in (run.directory / "log.txt",) if p.is_file()), run.directory) for run in found.runs]
+    paths = [next((p for p in (run.directory / "log.txt",) if p.is_file()), run.directory) for run in result.runs]
     names = [
         f"{run.directory.name}/{path.name}" if path != run.directory else path.name
-        for run, path in zip(found.runs, paths, strict=True)
+        for run, path in zip(result.runs, paths, strict=True)
     ]
     return [(name, quote(Path(os.path.relpath(path, out)).as_posix())) for name, path in zip(names, paths, strict=True)]
 

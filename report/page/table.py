@@ -81,10 +81,10 @@ class Table:
     @property
     def reasons(self) -> list[str]:
         """Why there are dashes, and which conditions evaluations left out: each reason once."""
-        found = [cell.why for _, cells in self.rows for cell in cells if cell.why]
+        results = [cell.why for _, cells in self.rows for cell in cells if cell.why]
         for arm, _ in self.rows:
-            found += [f"{arm.name}: no {left}: {reason}" for reason, left in skipped(arm).items()]
-        return list(dict.fromkeys(found))
+            results += [f"{arm.name}: no {left}: {reason}" for reason, left in skipped(arm).items()]
+        return list(dict.fromkeys(results))
 
 
 def build(study: Study) -> Table:
@@ -144,8 +144,8 @@ def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]
 
 
 def _back(study: Study, length: float) -> str:
-    told = distance.back(study.arms, length)
-    return f"; {told}" if told else ""
+    message = distance.back(study.arms, length)
+    return f"; {message}" if message else ""
 
 
 def _asked(study: Study, name: str) -> bool:
@@ -190,28 +190,28 @@ def _target(study: Study, arm: Arm) -> Cell:
     """Returns the median of tokens to the target loss, with the steps and how many runs reached it below."""
     if not math.isfinite(study.target):
         return Cell(DASH)
-    found = target.of_arm(arm, study.target)
-    if not found:
+    result = target.of_arm(arm, study.target)
+    if not result:
         return Cell(DASH, why=_why(arm, "") if not arm.done else f"{arm.name}: no val_loss in metrics.jsonl")
-    reached = sum(not one.censored for one in found)
-    counts = f"{reached} of {len(found)} reached"
-    tokens, steps = target.median(found, "tokens"), target.median(found, "steps")
+    reached = sum(not one.censored for one in result)
+    counts = f"{reached} of {len(result)} reached"
+    tokens, steps = target.median(result, "tokens"), target.median(result, "steps")
     if math.isinf(tokens):
-        until = min(one.until for one in found if one.censored)
+        until = min(one.until for one in result if one.censored)
         return Cell("not reached", f"by step {until:g}, {counts}", sys.float_info.max)
-    at_most = AT_MOST if all(one.first for one in found if not one.censored) else ""
+    at_most = AT_MOST if all(one.first for one in result if not one.censored) else ""
     return Cell(f"{at_most}{formats.count(tokens)}", f"{steps:,.0f} steps, {counts}", tokens)
 
 
-def _median_to(found: list[target.Reached], what: str) -> float | str:
-    value = target.median(found, what)
+def _median_to(results: list[target.Reached], what: str) -> float | str:
+    value = target.median(results, what)
     return "not reached" if math.isinf(value) else value
 
 
 def _threshold(study: Study) -> str:
     """Returns what the effective length means, where all arms have one threshold."""
-    found = {effective_lengths(arm)[1] for arm in study.arms if effective_lengths(arm)[0]}
-    given = found.pop() if len(found) == 1 else ""
+    results = {effective_lengths(arm)[1] for arm in study.arms if effective_lengths(arm)[0]}
+    given = results.pop() if len(results) == 1 else ""
     try:
         value, above = tasks.threshold(given)
     except ConfigError:
@@ -222,13 +222,15 @@ def _threshold(study: Study) -> str:
 
 def _effective(arm: Arm) -> Cell:
     """Returns the median over seeds of the longest length that holds, with the least and the largest below."""
-    found, _ = effective_lengths(arm)
-    if not found:
+    result, _ = effective_lengths(arm)
+    if not result:
         return Cell(DASH, why=_why(arm, "retrieval"))
-    length, bounded = found[(len(found) - 1) // 2]  # of two in the middle the lower one
+    length, bounded = result[(len(result) - 1) // 2]  # of two in the middle the lower one
     at_least = "" if bounded else AT_LEAST  # the longest that was asked still held
-    low, high = found[0][0], found[-1][0]
-    over = f"{low:g}\N{EN DASH}{high:g} over {len(found)} seeds" if low != high else formats.plural(len(found), "seed")
+    low, high = result[0][0], result[-1][0]
+    over = (
+        f"{low:g}\N{EN DASH}{high:g} over {len(result)} seeds" if low != high else formats.plural(len(result), "seed")
+    )
     return Cell(f"{at_least}{length:g}", over, length)
 
 
@@ -286,8 +288,8 @@ def _plain(arm: Arm, measure: Number, show: Callable[[float], str]) -> Cell:
 
 
 def _name(arm: Arm, key: str) -> Cell:
-    found = ", ".join(names(arm, lambda run: run.info.get(key)))
-    return Cell(found, sort=found) if found else Cell(DASH, why=_why(arm, ""))
+    result = ", ".join(names(arm, lambda run: run.info.get(key)))
+    return Cell(result, sort=result) if result else Cell(DASH, why=_why(arm, ""))
 
 
 def _seeds(arm: Arm) -> Cell:

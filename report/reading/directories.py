@@ -67,8 +67,8 @@ class Selection:
 
     def of(self, arm: str) -> list[tuple[float, Arm]]:
         """Returns (value, the arm whose runs tried it) for an arm, values rising."""
-        found = [(number(trial.overrides.get(self.field)), trial) for trial in self.trials]
-        return sorted((pair for pair in found if pair[1].name.rsplit("@", 1)[0] == arm), key=lambda pair: pair[0])
+        results = [(number(trial.overrides.get(self.field)), trial) for trial in self.trials]
+        return sorted((pair for pair in results if pair[1].name.rsplit("@", 1)[0] == arm), key=lambda pair: pair[0])
 
 
 @dataclass
@@ -233,18 +233,18 @@ class _Reader:
             if not ladder or text(raw.get("rung_of")):
                 continue
             below = [pair for pair in given if text(pair[0].get("rung_of")) == study.name]
-            found: dict[float, dict[str, Arm]] = {}
+            results: dict[float, dict[str, Arm]] = {}
             selections: dict[float, Selection] = {}
             for level, rung in [*below, (raw, study)]:
                 value, items_ = number(level.get("rung")), [mapping(one) for one in items(level, "arms")]
                 named = {text(one.get("name")): text(one.get("rung_of")) or text(one.get("name")) for one in items_}
                 if math.isfinite(value):
-                    found[value] = {named.get(arm.name, arm.name): arm for arm in rung.arms}
+                    results[value] = {named.get(arm.name, arm.name): arm for arm in rung.arms}
                     if rung.selection is not None:
                         selections[value] = rung.selection
             study.ladder = Ladder(
                 text(ladder.get("by")),
-                dict(sorted(found.items())),
+                dict(sorted(results.items())),
                 selections,
                 number(ladder.get("tokens_per_parameter")),
                 ladder.get("branches") is True,
@@ -286,12 +286,12 @@ class _Reader:
 
     def evaluation(self, run: Run, name: str, path: str, now: dict[str, Any]) -> None:
         before = len(self.faults)
-        found = self.object(path, optional=True)
-        of = provenance.of(found, name, run.config)
-        if found and run.status == "done" and (line := provenance.difference(of, now, provenance.RUN)):
+        result = self.object(path, optional=True)
+        of = provenance.of(result, name, run.config)
+        if result and run.status == "done" and (line := provenance.difference(of, now, provenance.RUN)):
             run.stale[name] = run.missing[name] = f"{path} {line}; it is left out until it is evaluated again"
-        elif found:
-            run.evals[name], run.of[name] = found, of
+        elif result:
+            run.evals[name], run.of[name] = result, of
         elif len(self.faults) > before:
             run.missing[name] = self.faults[before]
         elif failure := text(dig(run.info, "eval_errors", name)).strip():
@@ -309,15 +309,15 @@ class _Reader:
         if optional and not file.exists():
             return {}
         try:
-            found = json.loads(ordinary(file).read_text(encoding="utf-8"))
+            result = json.loads(ordinary(file).read_text(encoding="utf-8"))
         except json.JSONDecodeError as error:
             self.faults.append(f"{path}: line {error.lineno} column {error.colno}: {error.msg}")
         except (OSError, ValueError, RecursionError) as error:
             self.faults.append(f"{path}: {getattr(error, 'strerror', None) or error}")
         else:
-            if isinstance(found, dict):
-                return found
-            self.faults.append(f"{path}: holds {type(found).__name__}, not an object")
+            if isinstance(result, dict):
+                return result
+            self.faults.append(f"{path}: holds {type(result).__name__}, not an object")
         return {}
 
     def metrics(self, path: str) -> list[dict[str, Any]]:
@@ -362,8 +362,8 @@ def whole(value: Any, default: int) -> int:
     """Returns an int, or the default for what is not a finite number."""
     if type(value) is int and abs(value) < 2**63:  # a seed, whose last digits a float does not hold
         return value
-    found = number(value)
-    return int(found) if math.isfinite(found) else default
+    result = number(value)
+    return int(result) if math.isfinite(result) else default
 
 
 def text(value: Any) -> str:
@@ -378,8 +378,8 @@ def mapping(value: Any) -> dict[str, Any]:
 
 def items(raw: Any, *keys: str) -> list[Any]:
     """Returns the list at a path of keys; empty where there is none."""
-    found = dig(raw, *keys)
-    return found if isinstance(found, list) else []
+    result = dig(raw, *keys)
+    return result if isinstance(result, list) else []
 
 
 def dig(raw: Any, *keys: str) -> Any:

@@ -37,8 +37,8 @@ def _entries(arm: Arm, length: float | None = None, above: float = 1.0) -> Itera
             pairs = number(raw.get("pairs"))
             other = math.isfinite(headline) and math.isfinite(pairs) and pairs != headline
             own = (text(raw.get("scaling")) or TRAINED) == TRAINED and not other
-            asked = math.isfinite(number(raw.get("accuracy"))) and number(raw.get("multiple")) > above
-            if own and asked and length in (None, number(raw.get("length"))):
+            requested = math.isfinite(number(raw.get("accuracy"))) and number(raw.get("multiple")) > above
+            if own and requested and length in (None, number(raw.get("length"))):
                 yield raw
 
 
@@ -47,21 +47,21 @@ def mark(arm: Arm, length: float) -> str:
 
     UNKNOWN: the evaluation is from before distances were measured, or was made without the local baseline.
     """
-    told = [raw.get("measures_distance") for raw in _entries(arm, length)]
-    if any(value is False for value in told):
+    messages = [raw.get("measures_distance") for raw in _entries(arm, length)]
+    if any(value is False for value in messages):
         return LOCAL
-    return UNKNOWN if any(value is not True for value in told) else ""
+    return UNKNOWN if any(value is not True for value in messages) else ""
 
 
 def copies(arms: Iterable[Arm], length: float) -> tuple[float, float, float]:
     """Returns (median, lower, upper quartile) of the tokens back to nearest copies, medians over runs; nan if none."""
-    found = []
+    results = []
     for raw in (raw for arm in arms for raw in _entries(arm, length, 0.0)):
         if there := mapping(raw.get("distance")):
-            found.append((number(there.get("median")), *(number(value) for value in items(there, "quartiles"))))
-    if not found:
+            results.append((number(there.get("median")), *(number(value) for value in items(there, "quartiles"))))
+    if not results:
         return math.nan, math.nan, math.nan
-    middle, low, high = (statistics.median(values) for values in zip(*found, strict=True))
+    middle, low, high = (statistics.median(values) for values in zip(*results, strict=True))
     return middle, low, high
 
 
@@ -83,10 +83,10 @@ def caption(study: Study) -> str:
     beyond = {number(raw.get("length")) for arm in study.arms for raw in _entries(arm)}
     said = ""
     known = [(length, copies(study.arms, length)) for length in sorted(beyond)]
-    known = [(length, found) for length, found in known if math.isfinite(found[0])]
+    known = [(length, result) for length, result in known if math.isfinite(result[0])]
     if known:
-        told = "; ".join(f"{length:g}: {one[0]:.0f} [{one[1]:.0f}, {one[2]:.0f}]" for length, one in known)
-        said += f" Tokens back to the nearest copy of what is asked, median and quartiles, by length: {told}."
+        message = "; ".join(f"{length:g}: {one[0]:.0f} [{one[1]:.0f}, {one[2]:.0f}]" for length, one in known)
+        said += f" Tokens back to the nearest copy of what is asked, median and quartiles, by length: {message}."
     if any(controls(arm) for arm in study.arms):
         said += f" The {BASELINE} is the same models with their attention window set to the training length."
     for word, what in ((LOCAL, "Does not measure distance"), (UNKNOWN, "Distance not known, so that it may be local")):

@@ -81,25 +81,30 @@ def _runs(sweep: Sweep) -> Iterator[tuple[Study, Arm, Run]]:
 
 def _single(run: Run) -> Iterator[dict[str, Any]]:
     for name, evaluation in EVALUATIONS.items():
-        found = run.evals.get(name)
+        result = run.evals.get(name)
         for measure in evaluation.measures:
-            value = number(dig(found, *measure.keys))
+            value = number(dig(result, *measure.keys))
             if math.isfinite(value):
-                low, high = bounds(dig(found, *measure.interval)) if measure.interval else (math.nan, math.nan)
+                low, high = bounds(dig(result, *measure.interval)) if measure.interval else (math.nan, math.nan)
                 yield {"measure": measure.name, "unit": measure.unit, "value": value, "low": low, "high": high}
 
 
 def _target(study: Study, run: Run) -> Iterator[dict[str, Any]]:
     """Yields steps and tokens to the target loss; of a run that did not reach it infinity, above what was trained."""
-    found = target.of_run(run, study.target) if math.isfinite(study.target) else None
-    if found is not None:
-        yield {"measure": "steps_to_target", "unit": "steps", "value": found.steps, "low": _reached(found, found.until)}
+    result = target.of_run(run, study.target) if math.isfinite(study.target) else None
+    if result is not None:
+        yield {
+            "measure": "steps_to_target",
+            "unit": "steps",
+            "value": result.steps,
+            "low": _reached(result, result.until),
+        }
         tokens = number(run.info.get("tokens"))
-        yield {"measure": "tokens_to_target", "unit": "tokens", "value": found.tokens, "low": _reached(found, tokens)}
+        yield {"measure": "tokens_to_target", "unit": "tokens", "value": result.tokens, "low": _reached(result, tokens)}
 
 
-def _reached(found: target.Reached, until: float) -> float:
-    return until if found.censored else math.nan
+def _reached(result: target.Reached, until: float) -> float:
+    return until if result.censored else math.nan
 
 
 def _positions(run: Run) -> Iterator[dict[str, Any]]:
@@ -115,8 +120,8 @@ def positions(run: Run) -> list[tuple[float, float]]:
 def positions_of(raw: Any) -> list[tuple[float, float]]:
     """Returns (middle of the bin, loss) of a curve of losses by position."""
     columns = [[number(value) for value in items(raw, key)] for key in ("start", "end", "loss")]
-    found = [((start + 1 + end) / 2, loss) for start, end, loss in zip(*columns, strict=False)]
-    return [(middle, loss) for middle, loss in found if math.isfinite(middle) and math.isfinite(loss)]
+    collected = [((start + 1 + end) / 2, loss) for start, end, loss in zip(*columns, strict=False)]
+    return [(middle, loss) for middle, loss in collected if math.isfinite(middle) and math.isfinite(loss)]
 
 
 def _points(arm: Arm) -> Iterator[dict[str, Any]]:

@@ -35,18 +35,18 @@ def from_info(*keys: str) -> Number:
 
 def by_seed(arm: Arm, measure: Number) -> dict[int, float]:
     """Returns {seed: value} of the arm's finished runs that have a finite one."""
-    found = {run.seed: measure(run) for run in arm.done}
-    return {seed: value for seed, value in found.items() if math.isfinite(value)}
+    results = {run.seed: measure(run) for run in arm.done}
+    return {seed: value for seed, value in results.items() if math.isfinite(value)}
 
 
 def with_noise(runs: Iterable[Run], value: Number, interval: Callable[[Run], Any]) -> Estimate:
     """Returns the mean over runs with its t-interval; for one run with the interval its evaluation gave, if any."""
-    found = [(run, value(run)) for run in runs]
-    found = [(run, one) for run, one in found if math.isfinite(one)]
-    estimate = over_seeds(one for _, one in found)
+    results = [(run, value(run)) for run in runs]
+    results = [(run, one) for run, one in results if math.isfinite(one)]
+    estimate = over_seeds(one for _, one in results)
     if estimate.count != 1:
         return estimate
-    low, high = bounds(interval(found[0][0]))
+    low, high = bounds(interval(results[0][0]))
     if not low <= estimate.mean <= high:
         return estimate
     return Estimate(estimate.mean, low, high, 1, "tokens")
@@ -91,8 +91,8 @@ def memory_source(arm: Arm) -> str:
 
 def answers(study: Study) -> bool:
     """True where the loss is that of a task's answers, for runs that do not train on text."""
-    found = {text(dig(run.evals.get("loss"), "source")) for arm in study.arms for run in arm.done}
-    return bool(found - {"", "text"})
+    results = {text(dig(run.evals.get("loss"), "source")) for arm in study.arms for run in arm.done}
+    return bool(results - {"", "text"})
 
 
 def loss_unit(study: Study) -> str:
@@ -102,21 +102,21 @@ def loss_unit(study: Study) -> str:
 
 def spread(arm: Arm, measure: Number, quartiles: Callable[[Run], Any]) -> tuple[float, float]:
     """Returns the least and the largest over seeds; for one seed the quartiles over its repeats."""
-    found = list(by_seed(arm, measure).values())
-    if len(found) == 1:
+    result = list(by_seed(arm, measure).values())
+    if len(result) == 1:
         return bounds(next(quartiles(run) for run in arm.done if math.isfinite(measure(run))))
-    return (min(found), max(found)) if found else (math.nan, math.nan)
+    return (min(result), max(result)) if result else (math.nan, math.nan)
 
 
 def median(arm: Arm, measure: Number) -> float:
     """Returns the median over seeds; nan for none."""
-    found = list(by_seed(arm, measure).values())
-    return statistics.median(found) if found else math.nan
+    result = list(by_seed(arm, measure).values())
+    return statistics.median(result) if result else math.nan
 
 
 def names(arm: Arm, value: Callable[[Run], Any]) -> list[str]:
     """Returns the different texts that the arm's finished runs give, in order of seed."""
-    return list(dict.fromkeys(found for run in arm.done if (found := text(value(run)))))
+    return list(dict.fromkeys(result for run in arm.done if (result := text(value(run)))))
 
 
 @dataclass(frozen=True)
@@ -158,11 +158,11 @@ def _once(points_of: Callable[..., list[Point]]) -> Callable[..., list[Point]]:
 
     @functools.wraps(points_of)
     def kept(arm: Arm, *args: Any, **options: Any) -> list[Point]:
-        found = vars(arm).setdefault("_points", {})
+        result = vars(arm).setdefault("_points", {})
         key = (points_of.__name__, args, tuple(sorted(options.items())))
-        if key not in found:
-            found[key] = points_of(arm, *args, **options)
-        return list(found[key])
+        if key not in result:
+            result[key] = points_of(arm, *args, **options)
+        return list(result[key])
 
     return kept
 
@@ -172,9 +172,9 @@ def _losses(arm: Arm, part: str = "") -> list[Point]:
     points = []
     for run in arm.done:
         for raw in objects(run.evals.get("loss"), "by_length"):
-            found = mapping(raw.get(part)) if part else raw
-            low, high = bounds(found.get("interval"))
-            points.append(_point(arm, run, raw, number(found.get("loss")), low, high))
+            result = mapping(raw.get(part)) if part else raw
+            low, high = bounds(result.get("interval"))
+            points.append(_point(arm, run, raw, number(result.get("loss")), low, high))
     return [point for point in points if math.isfinite(point.value) and point.multiple > 0]
 
 
@@ -199,15 +199,15 @@ def effective_lengths(arm: Arm) -> tuple[list[tuple[float, bool]], str]:
 
     Of teacher-forced accuracy under the arm's own scaling.
     """
-    found, thresholds = [], []
+    result, thresholds = [], []
     for run in arm.done:
         evaluated = run.evals.get("retrieval")
         one = mapping(dig(evaluated, "effective_length", "accuracy", TRAINED))
         length = number(one.get("length"))
         if math.isfinite(length):
-            found.append((length, one.get("bounded") is True))
+            result.append((length, one.get("bounded") is True))
             thresholds.append(text(dig(evaluated, "settings", "retrieval", "threshold")))
-    return sorted(found), thresholds[0] if len(set(thresholds)) == 1 else ""
+    return sorted(result), thresholds[0] if len(set(thresholds)) == 1 else ""
 
 
 @_once
@@ -235,14 +235,14 @@ def retrieval_points(arm: Arm, cells: bool = False, *, measure: str = "accuracy"
 
 def skipped(arm: Arm) -> dict[str, str]:
     """Returns {reason: the conditions that evaluations left out for it}, e.g. lengths beyond a learned table."""
-    found: dict[str, list[tuple[str, str, str]]] = {}
+    results: dict[str, list[tuple[str, str, str]]] = {}
     for run in arm.done:
         for measure in ("loss", "retrieval"):
             for raw in objects(run.evals.get(measure), "by_length"):
                 if reason := text(raw.get("reason")):
                     condition = (measure, text(raw.get("length")), text(raw.get("scaling")))
-                    found.setdefault(reason, []).append(condition)
-    return {reason: _conditions(list(dict.fromkeys(conditions))) for reason, conditions in found.items()}
+                    results.setdefault(reason, []).append(condition)
+    return {reason: _conditions(list(dict.fromkeys(conditions))) for reason, conditions in results.items()}
 
 
 def _conditions(conditions: list[tuple[str, str, str]]) -> str:
@@ -299,9 +299,9 @@ def pooled(points: Iterable[Point]) -> Estimate:
     by_run: dict[int, list[tuple[float, float]]] = {}
     for point in points:
         by_run.setdefault(point.seed, []).append(point.worth)
-    seeds = [(sum(right for right, _ in found), sum(worth for _, worth in found)) for found in by_run.values()]
-    found = shares.over_seeds(seeds)
-    return replace(found, examples=round(sum(point.examples for point in points))) if found.count else found
+    seeds = [(sum(right for right, _ in result), sum(worth for _, worth in result)) for result in by_run.values()]
+    result = shares.over_seeds(seeds)
+    return replace(result, examples=round(sum(point.examples for point in points))) if result.count else result
 
 
 def pieces(run: Run) -> Pieces | None:
@@ -351,15 +351,15 @@ def retrieval_lengths(study: Study) -> list[float]:
 
 def counted(study: Study) -> str:
     """Returns a sentence on which answers retrieval counted, where the evaluations agree on it."""
-    found = {text(dig(run.evals.get("retrieval"), "settings", "counted")) for arm in study.arms for run in arm.done}
-    words = found - {""}
+    results = {text(dig(run.evals.get("retrieval"), "settings", "counted")) for arm in study.arms for run in arm.done}
+    words = results - {""}
     return f" Counted: {words.pop()}." if len(words) == 1 else ""
 
 
 def noun(study: Study) -> str:
     """Returns what the study's retrieval task holds a number of: pairs, hops, tokens or needles."""
-    found = {text(dig(run.evals.get("retrieval"), "task")) for arm in study.arms for run in arm.done} - {""}
-    return NOUNS.get(next(iter(found)), "needles") if len(found) == 1 else "needles"
+    result = {text(dig(run.evals.get("retrieval"), "task")) for arm in study.arms for run in arm.done} - {""}
+    return NOUNS.get(next(iter(result)), "needles") if len(result) == 1 else "needles"
 
 
 def has_scalings(study: Study) -> bool:
@@ -379,9 +379,9 @@ def load_when_timed(run: Run) -> tuple[float, float]:
 
 def timed_under_load(arm: Arm) -> str:
     """Returns in words that an arm's speeds were measured while others used the machine; empty where none was."""
-    found = [load_when_timed(run) for run in arm.done]
-    busy = [(load, cores) for load, cores in found if load > LOADED * cores]
+    results = [load_when_timed(run) for run in arm.done]
+    busy = [(load, cores) for load, cores in results if load > LOADED * cores]
     if not busy:
         return ""
     load, cores = max(busy)
-    return f"speeds measured under load ({load:.3g} on {cores:g} cores, {len(busy)} of {len(found)} runs)"
+    return f"speeds measured under load ({load:.3g} on {cores:g} cores, {len(busy)} of {len(results)} runs)"

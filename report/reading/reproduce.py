@@ -20,14 +20,14 @@ AGAIN = '"$AGAIN"'
 
 def sources(table: Table) -> list[tuple[str, str, str]]:
     """Returns (number, file and key it was read from, command of the evaluation) for each column that has one."""
-    found = []
+    results = []
     for column in table.columns:
         if column.source:
             file, _, key = column.source.partition(":")
             name = Path(file).stem
             command = f"python -m eval.run --workdir=RUN --evals={name}" if file.startswith("eval/") else "train.py"
-            found.append((column.heading, f"{file}: {key}" if key else file, command))
-    return found
+            results.append((column.heading, f"{file}: {key}" if key else file, command))
+    return results
 
 
 def commands(sweep: Sweep, run: Run, evals: list[str]) -> list[str]:
@@ -66,11 +66,11 @@ def all_arms(study: Study) -> list[Arm]:
 def listed(study: Study, out: Path) -> list[dict[str, Any]]:
     """Returns every run of a study with its state, its loss and links to its files, seen from the report's folder."""
     loss = from_eval("loss", "loss")
-    found = []
+    results = []
     for arm in all_arms(study):
         for run in arm.runs:
             step, seconds = number(run.info.get("step")), number(dig(run.info, "wall_time", "train"))
-            found.append(
+            results.append(
                 {
                     "run": run,
                     "step": "" if step != step else f"{step:,.0f}",
@@ -81,7 +81,7 @@ def listed(study: Study, out: Path) -> list[dict[str, Any]]:
                     "files": links(run, out),
                 }
             )
-    return found
+    return results
 
 
 def links(run: Run, out: Path) -> list[tuple[str, str]]:

@@ -30,14 +30,14 @@ def trials(study: Study) -> list[Trial]:
     """Returns every value tried for every arm, values rising; none where the study chose nothing."""
     if study.selection is None:
         return []
-    found = []
+    results = []
     for arm in study.arms:
         for value, tried in study.selection.of(arm.name):
             losses = {run.seed: from_eval("loss", "loss")(run) for run in tried.done}
             kept = {seed: loss for seed, loss in losses.items() if math.isfinite(loss)}
             diverged = sum(run.status == "diverged" for run in tried.runs)
-            found.append(Trial(arm.name, value, kept, diverged))
-    return found
+            results.append(Trial(arm.name, value, kept, diverged))
+    return results
 
 
 def chosen(study: Study, arm: str) -> float:
@@ -102,12 +102,12 @@ def vertices(study: Study) -> str:
         return ""
     parts = []
     for arm in study.arms:
-        found, best = vertex(study, arm.name), chosen(study, arm.name)
-        if found.refused:
-            parts.append(f"{arm.name} none ({found.refused})")
+        result, best = vertex(study, arm.name), chosen(study, arm.name)
+        if result.refused:
+            parts.append(f"{arm.name} none ({result.refused})")
         else:
-            ends = f" [{found.low:.3g}, {found.high:.3g}]" if math.isfinite(found.low) else ""
-            parts.append(f"{arm.name} {found.value:.3g}{ends} (grid's best {best:g})")
+            ends = f" [{result.low:.3g}, {result.high:.3g}]" if math.isfinite(result.low) else ""
+            parts.append(f"{arm.name} {result.value:.3g}{ends} (grid's best {best:g})")
     field = study.selection.field
     return f"Where a quadratic in ln({field.rsplit('.', 1)[-1]}) is lowest: {listed(parts)}." if parts else ""
 
@@ -118,11 +118,11 @@ def preface(study: Study) -> str:
         return ""
     field, seeds = study.selection.field, listed([str(seed) for seed in study.selection.seeds])
     values = [(arm.name, chosen(study, arm.name)) for arm in study.arms]
-    told = listed([f"{name} {value:g}" for name, value in values if math.isfinite(value)]) or "none yet"
+    message = listed([f"{name} {value:g}" for name, value in values if math.isfinite(value)]) or "none yet"
     noun = "seed" if len(study.selection.seeds) == 1 else "seeds"
     splits = {text(dig(run.evals.get("loss"), "split")) for arm in study.arms for run in arm.done} - {""}
     other = "other seeds and other text" if splits == {"test"} else "other seeds"
-    words = f"{field} was chosen for each arm on {noun} {seeds} ({told}) and is reported on {other}."
+    words = f"{field} was chosen for each arm on {noun} {seeds} ({message}) and is reported on {other}."
     return f"{words} {vertices(study)}".strip() if trials(study) else words
 
 
@@ -131,14 +131,14 @@ def warnings(study: Study, arm: Arm) -> list[tuple[str, str]]:
     if study.selection is None:
         return []
     field, value = study.selection.field, chosen(study, arm.name)
-    found = []
+    results = []
     edge = text(study.selection.choices.get(arm.name, {}).get("edge"))
     if edge:
         words = f"the best {field} of {arm.name}, {value:g}, is the {edge} tried: a better one may lie beyond"
-        found.append(("edge of grid", words))
+        results.append(("edge of grid", words))
     trained = {number(dig(run.config, *field.split("."))) for run in arm.done}
     other = sorted(one for one in trained if math.isfinite(one) and not math.isclose(one, value))
     if other and math.isfinite(value):
         used = ", ".join(f"{one:g}" for one in other)
-        found.append(("not as chosen", f"runs of {arm.name} trained with {field} {used}, not the {value:g} chosen"))
-    return found
+        results.append(("not as chosen", f"runs of {arm.name} trained with {field} {used}, not the {value:g} chosen"))
+    return results

@@ -34,10 +34,10 @@ def config_of(arm: Arm) -> dict[str, Any]:
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
     """Returns {dotted field: value as text}; text stands as it is, everything else as JSON."""
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{key}.")
+            results |= flat(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value)
-    return found
+            results[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value)
+    return results

@@ -50,14 +50,14 @@ def of_run(run: Run, target: float) -> Reached | None:
 
 def of_arm(arm: Arm, target: float) -> list[Reached]:
     """Returns what `of_run` gives for the arm's finished runs."""
-    found = [of_run(run, target) for run in arm.done]
-    return [one for one in found if one is not None]
+    results = [of_run(run, target) for run in arm.done]
+    return [one for one in results if one is not None]
 
 
-def median(found: list[Reached], what: str) -> float:
+def median(results: list[Reached], what: str) -> float:
     """Returns the median of "steps" or "tokens" over runs, those that did not reach the target counted as infinite.
 
     It is infinite where half or more did not reach it, and nan without a run. Of two in the middle the mean.
     """
-    values = sorted(getattr(one, what) for one in found)
+    values = sorted(getattr(one, what) for one in results)
     return statistics.median(values) if values else math.nan

@@ -54,12 +54,12 @@ def iqm(scores: np.ndarray) -> float:
     return float(stats.trim_mean(scores, 0.25, axis=None))
 
 
-def improvement(mine: np.ndarray, other: np.ndarray) -> float:
+def improvement(own: np.ndarray, other: np.ndarray) -> float:
     """Returns P(mine > other), ties counting half, the mean over tasks of scores [seeds, tasks]: Mann-Whitney's U."""
     from scipy import stats
 
-    pairs = mine.shape[0] * other.shape[0]
-    return float(np.mean(stats.mannwhitneyu(mine, other, axis=0).statistic) / pairs)
+    pairs = own.shape[0] * other.shape[0]
+    return float(np.mean(stats.mannwhitneyu(own, other, axis=0).statistic) / pairs)
 
 
 def iqm_interval(scores: np.ndarray) -> tuple[float, float]:
@@ -71,22 +71,22 @@ def iqm_interval(scores: np.ndarray) -> tuple[float, float]:
     return _ends(np.asarray(stats.trim_mean(scores[drawn].reshape(len(drawn), -1), 0.25, axis=1)), number)
 
 
-def improvement_interval(mine: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+def improvement_interval(own: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     """Returns the 95% interval of `improvement` from resampled seeds of both arms; nan for too few seeds."""
-    gaps = mine[:, None, :] - other[None, :, :]
+    gaps = own[:, None, :] - other[None, :, :]
     wins = np.mean((gaps > 0) + 0.5 * (gaps == 0), axis=2)  # of each pair of runs, over tasks
     rng = np.random.default_rng(0)
     counts = [rng.multinomial(number, np.full(number, 1 / number), RESAMPLES // 2) for number in wins.shape]
-    found = np.einsum("rm,mo,ro->r", counts[0], wins, counts[1]) / wins.size
-    return _ends(found, min(wins.shape))
+    result = np.einsum("rm,mo,ro->r", counts[0], wins, counts[1]) / wins.size
+    return _ends(result, min(wins.shape))
 
 
-def _ends(found: np.ndarray, number: int) -> tuple[float, float]:
+def _ends(result: np.ndarray, number: int) -> tuple[float, float]:
     """Returns percentiles of resampled values, as far out as `intervals.bootstrap` takes them for so many seeds."""
     if number < BOOTSTRAP_FROM:
         return math.nan, math.nan
     tail = expanded_tail(number)
-    low, high = np.quantile(found, [tail, 1 - tail])
+    low, high = np.quantile(result, [tail, 1 - tail])
     return float(low), float(high)
 
 
@@ -105,21 +105,19 @@ def table(study: Study) -> Table | None:
     if len(tasks) < 2:
         return None
     arrays = {name: _array(seeds, tasks) for name, seeds in by_arm.items()}
-    rows = [
-        _over(name, mine, None if name == baseline.name else arrays[baseline.name]) for name, mine in arrays.items()
-    ]
+    rows = [_over(name, own, None if name == baseline.name else arrays[baseline.name]) for name, own in arrays.items()]
     several = len({task[2] for task in shared}) > 1
     labels = {task: _label(task, several) for task in shared}
     left = tuple(labels[task] for task in shared if task in local)
     return Table(tuple(labels[task] for task in tasks), baseline.name, tuple(rows), left)
 
 
-def _over(name: str, mine: np.ndarray, other: np.ndarray | None) -> Over:
-    one = Over(name, len(mine), iqm(mine), iqm_interval(mine))
+def _over(name: str, own: np.ndarray, other: np.ndarray | None) -> Over:
+    one = Over(name, len(own), iqm(own), iqm_interval(own))
     if other is None:
         return one
     return replace(
-        one, improvement=improvement(mine, other), improvement_interval=improvement_interval(mine, other)
+        one, improvement=improvement(own, other), improvement_interval=improvement_interval(own, other)
     )  # fmt: skip
 
 
@@ -128,10 +126,10 @@ Task = tuple[str, float, float]  # name, length in tokens, pairs or needles a ro
 
 def _scores(arm: Arm) -> dict[int, dict[Task, float]]:
     """Returns {seed: {task: share}} of an arm's finished runs."""
-    found: dict[int, dict[Task, float]] = {}
+    results: dict[int, dict[Task, float]] = {}
     for task, point in _points(arm):
-        found.setdefault(point.seed, {})[task] = point.value
-    return found
+        results.setdefault(point.seed, {})[task] = point.value
+    return results
 
 
 def _local(arm: Arm) -> set[Task]:

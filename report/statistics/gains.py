@@ -168,17 +168,17 @@ class Lead:
 
 def leads(baseline: Curve, arm: Curve) -> list[Lead]:
     """Returns how far an arm is ahead or behind at equal compute, at each of its rungs within the baseline's ladder."""
-    found = []
+    results = []
     limit = critical(len(arm.losses)) / math.sqrt(len(arm.losses))
     for rung, x in enumerate(arm.x):
         if not baseline.x[0] - SMALL <= x <= baseline.x[-1] + SMALL:
-            found.append(Lead(math.exp(x), math.nan, math.nan, math.nan))
+            results.append(Lead(math.exp(x), math.nan, math.nan, math.nan))
             continue
         raw = np.interp(x, baseline.x, baseline.losses.mean(axis=0) - baseline.means)
         differences = arm.losses[:, rung] - (baseline.at(x) + raw + baseline.seeds_at(float(x)))
         mean, half = float(differences.mean()), limit * float(differences.std(ddof=1))
-        found.append(Lead(math.exp(x), mean, mean - half, mean + half))
-    return found
+        results.append(Lead(math.exp(x), mean, mean - half, mean + half))
+    return results
 
 
 @dataclass(frozen=True)
@@ -219,9 +219,9 @@ def fit(curves: Mapping[str, Curve], baseline: str) -> Fit:
     left: dict[str, list[float]] = {name: [] for name in curves}
     for seed in range(number):
         fewer = {name: Curve(np.exp(curve.x), np.delete(curve.losses, seed, axis=0)) for name, curve in curves.items()}
-        _, found = _fitted(fewer, DELTA, parameters)
+        _, result = _fitted(fewer, DELTA, parameters)
         for name in curves:
-            left[name].append(math.log(_gain(found, fewer, name, baseline)))
+            left[name].append(math.log(_gain(result, fewer, name, baseline)))
     intervals = {}
     for name in curves:
         array = np.array(left[name])
@@ -266,11 +266,11 @@ def _fitted(curves: Mapping[str, Curve], delta: float | None, start: np.ndarray 
     best = None
     for one in starts:
         one = np.clip(one, np.array(bounds[0]) + 1e-6, np.array(bounds[1]) - 1e-6)
-        found = optimize.least_squares(
+        result = optimize.least_squares(
             residuals, one, bounds=bounds, x_scale="jac", loss="huber" if delta else "linear", f_scale=delta or 1.0
         )
-        if best is None or found.cost < best.cost:
-            best = found
+        if best is None or result.cost < best.cost:
+            best = result
     return (model(best.x), best.x) if best is not None and np.all(np.isfinite(best.x)) else (None, None)
 
 

@@ -223,16 +223,16 @@ def paired(arm: Mapping[int, float], baseline: Mapping[int, float], noise: Noise
     if math.isfinite(noise.deviation):
         deviation, freedom = max(deviation, noise.deviation), noise.freedom
     text = math.sqrt(noise.text_variance)
-    found = Difference(mean, math.nan, math.nan, math.nan, seeds, deviation, freedom=freedom, text_error=text)
+    result = Difference(mean, math.nan, math.nan, math.nan, seeds, deviation, freedom=freedom, text_error=text)
     freedom = satterthwaite(deviation**2 / number, freedom, noise.text_variance, noise.text_freedom)
-    error = found.error
+    error = result.error
     p = float(2 * special.stdtr(freedom, -abs(mean) / error)) if error > 0 else float(mean == 0)
     half = -float(special.stdtrit(freedom, noise.level / 2)) * error
     resampled = noise.resampled if math.isfinite(noise.resampled[0]) else bootstrap(differences, noise.level)
     low, high = np.nanmin([mean - half, resampled[0]]), np.nanmax([mean + half, resampled[1]])
     pooled = noise.arms if math.isfinite(noise.deviation) else 0
     return replace(
-        found, low=float(low), high=float(high), p=p, bootstrap=resampled, freedom=freedom, pooled=pooled
+        result, low=float(low), high=float(high), p=p, bootstrap=resampled, freedom=freedom, pooled=pooled
     )  # fmt: skip
 
 
@@ -240,8 +240,8 @@ def satterthwaite(first: float, first_freedom: float, second: float, second_free
     """Returns the degrees of freedom of the sum of two independent estimates of variance (Satterthwaite 1946)."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         spread = np.float64(first) ** 2 / first_freedom + np.float64(second) ** 2 / second_freedom
-        found = float((np.float64(first) + second) ** 2 / spread)
-    return found if second > 0 and math.isfinite(found) else first_freedom
+        result = float((np.float64(first) + second) ** 2 / spread)
+    return result if second > 0 and math.isfinite(result) else first_freedom
 
 
 def bootstrap(values: np.ndarray, level: float = 1 - CONFIDENCE) -> tuple[float, float]:
@@ -259,11 +259,11 @@ def bootstrap(values: np.ndarray, level: float = 1 - CONFIDENCE) -> tuple[float,
     tail = expanded_tail(number, level)
     from scipy import stats  # slow to load, and few reports have so many seeds
 
-    found = stats.bootstrap(
+    result = stats.bootstrap(
         (values,), np.mean, n_resamples=RESAMPLES, confidence_level=1 - 2 * tail, method="percentile",
         vectorized=True, rng=np.random.default_rng(0),
     )  # fmt: skip
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
 
 def expanded_tail(number: int, level: float = 1 - CONFIDENCE) -> float:

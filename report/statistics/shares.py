@@ -39,19 +39,19 @@ def over_seeds(shares: Iterable[Share], level: float = 1 - CONFIDENCE) -> Estima
 
     With two seeds, and where the interval would be wider than WIDEST, there is none: `over` is "few".
     """
-    found = [(correct, examples) for correct, examples in shares if examples > 0]
-    if not found:
+    results = [(correct, examples) for correct, examples in shares if examples > 0]
+    if not results:
         return NOTHING
-    values = np.array([correct / examples for correct, examples in found])
-    mean, total = float(values.mean()), sum(examples for _, examples in found)
+    values = np.array([correct / examples for correct, examples in results])
+    mean, total = float(values.mean()), sum(examples for _, examples in results)
     rows = wilson(min(mean, 1.0) * total, total, level)
-    if len(found) == 1:
+    if len(results) == 1:
         return replace(rows, over="examples")
     low, high = logit_interval(values, level)
     low, high = min(low, rows.low, mean), max(high, rows.high, mean)
-    if len(found) < FEWEST or high - low > WIDEST:
-        return Estimate(mean, count=len(found), over="few", examples=round(total))
-    return Estimate(mean, low, high, len(found), "seeds", round(total))
+    if len(results) < FEWEST or high - low > WIDEST:
+        return Estimate(mean, count=len(results), over="few", examples=round(total))
+    return Estimate(mean, low, high, len(results), "seeds", round(total))
 
 
 def logit_interval(values: np.ndarray, level: float = 1 - CONFIDENCE) -> tuple[float, float]:
@@ -85,10 +85,10 @@ def paired_shares(arm: Mapping[int, Share], baseline: Mapping[int, Share], noise
     )
     if len(seeds) < 2:
         return difference
-    mine = [sum(arm[seed][part] for seed in seeds) for part in (0, 1)]
+    own = [sum(arm[seed][part] for seed in seeds) for part in (0, 1)]
     other = [sum(baseline[seed][part] for seed in seeds) for part in (0, 1)]
-    low, high = newcombe(mine, other, (noise or Noise()).level)
-    p = max(difference.p, two_shares(mine, other))
+    low, high = newcombe(own, other, (noise or Noise()).level)
+    p = max(difference.p, two_shares(own, other))
     few = len(seeds) < FEWEST or difference.half > 1
     low, high = max(-1.0, min(difference.low, low)), min(1.0, max(difference.high, high))
     return replace(difference, low=low, high=high, p=p, few=few)

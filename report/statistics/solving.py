@@ -49,8 +49,8 @@ def _thresholds(study: Study) -> tuple[float, float]:
     """Returns (accuracy, loss) from which on a seed has solved the task; nan for what does not count."""
     if study.solved:
         return study.solved.get("accuracy", math.nan), study.solved.get("loss", math.nan)
-    asked = any(retrieval_points(arm) for arm in study.arms)
-    return (DEFAULT if asked else math.nan), math.nan
+    requested = any(retrieval_points(arm) for arm in study.arms)
+    return (DEFAULT if requested else math.nan), math.nan
 
 
 def _arm(arm: Arm, accuracy: float, loss: float) -> Solved:
@@ -77,22 +77,22 @@ def _first(run: Run, loss: float) -> float:
 
 def sentence(study: Study) -> str:
     """Returns the shares and steps of all arms in words; empty where nothing says what solving is."""
-    found = solved(study)
-    if not found:
+    result = solved(study)
+    if not result:
         return ""
     accuracy, loss = _thresholds(study)
     what = [f"accuracy {percent(accuracy, 0)} or more at the training length"] if math.isfinite(accuracy) else []
     what += [f"validation loss {loss:g} or less"] if math.isfinite(loss) else []
-    arms = "; ".join(_told(one, math.isfinite(loss)) for one in found)
+    arms = "; ".join(_told(one, math.isfinite(loss)) for one in result)
     return f"Seeds that solved it ({listed(what)}), with 95% intervals: {arms}."
 
 
 def _told(one: Solved, timed: bool) -> str:
     share = one.share
     ends = f"[{percent(share.low, 0)}, {percent(share.high, 0)}]"
-    told = f"{one.arm} {len(one.solved)} of {plural(len(one.seeds), 'seed')} {ends}"
+    message = f"{one.arm} {len(one.solved)} of {plural(len(one.seeds), 'seed')} {ends}"
     if not timed or not one.steps:
-        return told
+        return message
     steps = sorted(one.steps.values())
     middle = f", median {counted(statistics.median(steps))}" if len(steps) > 2 else ""
-    return f"{told}, that loss after {listed([counted(step) for step in steps])} steps{middle}"
+    return f"{message}, that loss after {listed([counted(step) for step in steps])} steps{middle}"

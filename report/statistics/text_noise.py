@@ -32,10 +32,10 @@ def differences(arm: dict[int, Pieces], baseline: dict[int, Pieces], seeds: tupl
     """Returns arm - baseline, nats summed over each piece, [seeds, pieces]; None where pieces are not the same."""
     both = [(arm.get(seed), baseline.get(seed)) for seed in seeds]
     rows = []
-    for mine, other in both:
-        if mine is None or other is None or not np.array_equal(mine.tokens, other.tokens):
+    for own, other in both:
+        if own is None or other is None or not np.array_equal(own.tokens, other.tokens):
             return None
-        rows.append(mine.loss - other.loss)
+        rows.append(own.loss - other.loss)
     same = len({len(row) for row in rows}) == 1
     return np.array(rows) if same and len(rows[0]) >= FEWEST else None
 

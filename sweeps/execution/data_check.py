@@ -31,13 +31,13 @@ def check(sweep: Sweep) -> None:
 
 def missing(config: ConfigDict) -> list[str]:
     """Returns what is wrong with the paths of a resolved config's data."""
-    data, found = config.data, []
+    data, result = config.data, []
     for name in ("path", "validation_path"):
         if data[name] and not _there(data[name]):
-            found.append(f"data.{name} = {data[name]!r}: no file matches")
+            result.append(f"data.{name} = {data[name]!r}: no file matches")
     if data.tokenizer and data.tokenizer not in TOKENIZERS and not Path(data.tokenizer).expanduser().exists():
-        found.append(f"data.tokenizer = {data.tokenizer!r}: there is no such file")
-    return found
+        result.append(f"data.tokenizer = {data.tokenizer!r}: there is no such file")
+    return result
 
 
 def _there(pattern: str) -> bool:

@@ -34,7 +34,7 @@ class Deadline:
         self.main = threading.current_thread() is threading.main_thread()
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """What a run's files say of it."""
         return f"timed out: not through after {self.seconds:g} s (--run-timeout)"
 
@@ -64,7 +64,7 @@ class Deadline:
             if self.over.is_set():
                 return
             self.passed = True
-            print(self.told, flush=True)
+            print(self.message, flush=True)
             os.kill(os.getpid(), signal.SIGTERM)
         if not self.over.wait(self.saving):
             print(f"not saved within {self.saving:g} s: ended", flush=True)

@@ -20,7 +20,7 @@ from sweeps.launchers.launcher import Ended, Engine
 from sweeps.spec import chains, select
 from sweeps.spec.sweep import Run, Sweep
 from sweeps.store import jobs, run_status, state
-from sweeps.store.run_status import Standing, now
+from sweeps.store.run_status import RunState, now
 from sweeps.store.summary import Summary
 
 TIMED = tuple(name for name, evaluation in EVALUATIONS.items() if evaluation.timed)
@@ -30,7 +30,7 @@ GRACE = 180.0  # seconds that runs have to save themselves
 class Display(Protocol):
     """Whom the launcher tells."""
 
-    def update(self, board: dict[str, Standing], phases: dict[str, str], changed: Collection[str]) -> None:
+    def update(self, board: dict[str, RunState], phases: dict[str, str], changed: Collection[str]) -> None:
         """Shows how every run stands; `phases` says what is being done with those at work.
 
         `changed` names the runs that were at work or otherwise changed since the last call.
@@ -89,7 +89,7 @@ class Driver:
         self.pack = pack  # runs that a worker may train in one program
         self.directory, self.engine, self.display = directory, engine, display
         self.functions, self.policy = functions or Functions(), policy or Policy()
-        self.sweep, self.told = sweep, set[str]()
+        self.sweep, self.announced = sweep, set[str]()
         self.runs = {run.key: run for run in sweep.runs()}
         self.board = {key: self._read(run) for key, run in self.runs.items()}
         self.changed = set(self.board)  # runs whose entry on the board the display has not seen
@@ -102,15 +102,15 @@ class Driver:
         self.stopping = self.halted = False
         self.exclusive = exclusive
         self.written = state.Written(directory)
-        wanted = [self._job(run, timed=not exclusive) for run in self.runs.values()]
-        self._take_over({job.key: job for job in wanted if job is not None})
+        expected = [self._job(run, timed=not exclusive) for run in self.runs.values()]
+        self._take_over({job.key: job for job in expected if job is not None})
 
-    def _waiting(self, wanted: Iterable[Job]) -> Waiting:
-        return Waiting(wanted, needs=self._needs, ready=self._is_ready)
+    def _waiting(self, expected: Iterable[Job]) -> Waiting:
+        return Waiting(expected, needs=self._needs, ready=self._is_ready)
 
-    def _take_over(self, wanted: dict[str, Job]) -> None:
+    def _take_over(self, expected: dict[str, Job]) -> None:
         """Leaves the runs alone that an engine has already: this one's go on, another's are told."""
-        self.active.update(self.engine.adopt(_Bound(wanted, self._bound)))
+        self.active.update(self.engine.adopt(_Bound(expected, self._bound)))
         taken = {job.key for job in self.active.values()}
         records = [record for record in registry.noted(self.directory) if record.key not in taken]
         said = registry.states(self.directory, records)
@@ -118,15 +118,15 @@ class Driver:
             word = said.get(record.key)  # None: Slurm cannot be asked here
             if word is not None and word.over:
                 jobs.forget(self.directory, record.arm, record.seed)
-            elif word is not None and record.key in wanted:
+            elif word is not None and record.key in expected:
                 taken.add(record.key)
                 self.summary.busy[record.key] = (
                     f"{record.engine} has it as job {record.id} ({word.state}); python -m sweeps.cancel "
                     f"{self.directory} takes it back"
                 )
-        self.waiting = self._waiting(job for key, job in wanted.items() if key not in taken)
+        self.waiting = self._waiting(job for key, job in expected.items() if key not in taken)
 
-    def _read(self, run: Run) -> Standing:
+    def _read(self, run: Run) -> RunState:
         workdir = state.run_dir(self.directory, run.arm, run.seed)
         return run_status.read(workdir, run.evals, state.total_steps(run.base))
 
@@ -161,7 +161,7 @@ class Driver:
         begun = not before or self.board[job.key].status != "waiting" or self.board[before].status == "done"
         if run.select is None:
             return begun
-        return begun and select.ready(run, self.board) and not select.hopeless(self.directory, run)
+        return begun and select.ready(run, self.board) and not select.unrunnable(self.directory, run)
 
     def _timed_jobs(self) -> list[Job]:
         """Returns the timed evaluations that are left, alone: what has failed in this launch is not tried twice."""
@@ -224,12 +224,12 @@ class Driver:
     def _chosen(self, job: Job) -> Job:
         """Returns the job with its config, and what was chosen for its arm in it, which sweep.json then records."""
         run = self.runs[job.key]
-        if run.select is not None and run.arm not in self.told:
+        if run.select is not None and run.arm not in self.announced:
             state.record(self.directory, self.sweep, now())
             self.written.take()
-            line = dict(select.told(self.directory, self.sweep))[run.arm]
+            line = dict(select.summary(self.directory, self.sweep))[run.arm]
             self.display.say(line)
-            self.told.add(run.arm)
+            self.announced.add(run.arm)
         return self._bound(job)
 
     def _bound(self, job: Job) -> Job:
@@ -238,7 +238,7 @@ class Driver:
         config = select.decided(self.directory, run) if decided else run.config
         return replace(job, config=state.bound(self.directory, config, job.workdir))
 
-    def _put(self, key: str, stands: Standing) -> None:
+    def _put(self, key: str, stands: RunState) -> None:
         """Sets how a run stands, and looks again at the runs that wait for it."""
         if stands == self.board[key]:
             return
@@ -357,9 +357,9 @@ class Driver:
         if self.stopping:
             return "saving"
         stands = self.board[job.key]
-        told = self.engine.told(place)
-        if told:
-            return told
+        message = self.engine.queued(place)
+        if message:
+            return message
         if stands.status == "done":
             left = [name for name in job.evals if name in stands.missing or name in stands.eval_errors]
             return f"evaluating {left[0]}" if left else "ending"
@@ -389,17 +389,17 @@ class Driver:
 
     def _not_begun(self, key: str) -> None:
         """Says of a run that waited for others what became of those."""
-        if why := select.hopeless(self.directory, self.runs[key]):
+        if why := select.unrunnable(self.directory, self.runs[key]):
             self.summary.diverged[key] = why
-        if (why := select.hindrance(self.runs[key], self.board)) and self.summary.stopped_by is None:
+        if (why := select.blocked_by(self.runs[key], self.board)) and self.summary.stopped_by is None:
             self.summary.failed[key] = why
         before = chains.parent(self.runs[key])
         while before is not None and (stands := self._read(self.runs[before])).status == "waiting":
             before = chains.parent(self.runs[before])
         if before is None or stands.status == "done" or self.summary.stopped_by is not None:
             return
-        told = self.summary.diverged if stands.status == "diverged" else self.summary.failed
-        told[key] = f"not begun: {before}, which it continues, is {stands.status}"
+        message = self.summary.diverged if stands.status == "diverged" else self.summary.failed
+        message[key] = f"not begun: {before}, which it continues, is {stands.status}"
 
 
 class _Bound(Mapping[str, Job]):

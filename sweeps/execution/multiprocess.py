@@ -52,14 +52,14 @@ def train(config: ConfigDict, workdir: str, env: Mapping[str, str] | None = None
         child = subprocess.Popen(command, env={**os.environ, **(env or {})})
         signal.signal(signal.SIGUSR2, quiet)
         try:
-            code, told = None, False
+            code, message = None, False
             while code is None:
                 try:
                     code = child.wait(timeout=0.2)
                 except subprocess.TimeoutExpired:
-                    if stops and not told:
+                    if stops and not message:
                         child.send_signal(signal.SIGINT)
-                        told = True
+                        message = True
         finally:
             child.kill()
             child.wait()

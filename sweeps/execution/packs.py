@@ -38,15 +38,15 @@ def companions(job: Job, others: Iterable[Job], most: int, chosen: Callable[[Job
     key = pack_compat.key(fields.from_dict(job.config)) if most > 0 and _trains(job) else None
     if key is None:
         return []
-    found: list[tuple[Job, Job]] = []
+    results: list[tuple[Job, Job]] = []
     for other in list(others):
-        if len(found) == most:
+        if len(results) == most:
             break
         if _trains(other):
             bound = chosen(other)
             if pack_compat.key(fields.from_dict(bound.config)) == key:
-                found.append((other, bound))
-    return found
+                results.append((other, bound))
+    return results
 
 
 def _trains(job: Job) -> bool:

@@ -118,8 +118,8 @@ def left_alone(workdir: Path) -> bool:
     end = time.monotonic() + PATIENCE
     while True:
         run = run_json(workdir)
-        mine = run.get("pid") == os.getpid() or run.get("host") != socket.gethostname()
-        if run.get("status") != "running" or mine or not run_status.alive(run, workdir):
+        own = run.get("pid") == os.getpid() or run.get("host") != socket.gethostname()
+        if run.get("status") != "running" or own or not run_status.alive(run, workdir):
             return True
         if time.monotonic() > end:
             return False
@@ -166,8 +166,8 @@ def train(job: Job, deadline: Deadline) -> Outcome:
 def stopped(workdir: Path, deadline: Deadline) -> Outcome:
     """Records a training that was told to stop: by its own timeout, or from outside."""
     if deadline.passed:
-        state.mark(workdir, status="failed", error=deadline.told, updated=now())
-        return Outcome("failed", deadline.told)
+        state.mark(workdir, status="failed", error=deadline.message, updated=now())
+        return Outcome("failed", deadline.message)
     if not (workdir / "run.json").exists():  # it has not begun, and need not say so
         return Outcome("preempted", "stopped")
     return ended(workdir, "preempted", "stopped")
@@ -200,7 +200,7 @@ def evaluate(job: Job, deadline: Deadline) -> Outcome:
         record_eval_error(job.workdir, name, None)  # of an earlier attempt
     for name in left:
         if deadline.passed:
-            record_eval_error(job.workdir, name, deadline.told)
+            record_eval_error(job.workdir, name, deadline.message)
             continue
         print(f"==== {now()} evaluating: {name}", flush=True)
         try:
@@ -214,7 +214,7 @@ def evaluate(job: Job, deadline: Deadline) -> Outcome:
             if not deadline.passed:
                 raise
             interrupt.answered()
-            record_eval_error(job.workdir, name, deadline.told)
+            record_eval_error(job.workdir, name, deadline.message)
     return Outcome("done")
 
 

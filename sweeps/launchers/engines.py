@@ -18,14 +18,14 @@ def options() -> dict[str, tuple[Option, list[str]]]:
     Raises:
         ValueError: two launchers mean different things by one name.
     """
-    found: dict[str, tuple[Option, list[str]]] = {}
+    results: dict[str, tuple[Option, list[str]]] = {}
     for known in LAUNCHERS.values():
         for name, option in known.options.items():
-            shared, takers = found.setdefault(name, (option, []))
+            shared, takers = results.setdefault(name, (option, []))
             if shared != option:
                 raise ValueError(f"--{name} is declared otherwise by {takers[0]} and {known.name}")
             takers.append(known.name)
-    return found
+    return results
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -64,12 +64,12 @@ class Where:
         if given.workers is not None and given.workers < 1:
             raise UserError(f"--workers={given.workers}: must be 1 or more")
         known = options()
-        found = {name: value for name in known if (value := getattr(given, name)) is not None}
-        for name, value in found.items():
+        results = {name: value for name in known if (value := getattr(given, name)) is not None}
+        for name, value in results.items():
             if name not in chosen.options:
                 takers = " and ".join(known[name][1])
                 raise UserError(f"--{name}={value}: --launcher={chosen.name} does not take it; it is for {takers}")
-        return Where(chosen.name, found)
+        return Where(chosen.name, results)
 
     @property
     def launcher(self) -> Launcher:

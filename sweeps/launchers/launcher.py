@@ -40,7 +40,7 @@ class Engine(Protocol):
     detached: bool  # its jobs outlive the launcher
     tick: float  # seconds between looks at the runs
 
-    def adopt(self, wanted: Mapping[str, Job]) -> Mapping[int, Job]:
+    def adopt(self, expected: Mapping[str, Job]) -> Mapping[int, Job]:
         """Takes up the jobs that an earlier launcher gave it and that are not over; returns them by their place."""
 
     def free(self) -> list[int]:
@@ -49,7 +49,7 @@ class Engine(Protocol):
     def start(self, place: int, job: Job) -> None:
         """Starts a job at a free place."""
 
-    def told(self, place: int) -> str:
+    def queued(self, place: int) -> str:
         """Returns what keeps the job at a place from running, as `queued (Priority)`; empty where nothing does."""
 
     def ended(self, timeout: float) -> list[Ended]:
@@ -151,14 +151,14 @@ def exclusive(gpus: int | None, workers: int | None) -> bool:
 
 def pairs(options: Mapping[str, Any], name: str, option: Option, bare: bool = False) -> dict[str, Any]:
     """Returns a repeated option KEY=VALUE; `bare`: a key without a value is True."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for text in options.get(name, []):
         key, separator, value = text.partition("=")
         key = key.strip().lstrip("-")
         if not key or not (separator or bare):
             raise UserError(f"--{name}={text}: must be {option.metavar}")
-        found[key] = value if separator else True
-    return found
+        results[key] = value if separator else True
+    return results
 
 
 def size(text: str) -> int:

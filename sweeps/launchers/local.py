@@ -31,11 +31,11 @@ class LocalEngine:
     def __init__(self, places: Sequence[Place]) -> None:
         self.workers = [_Worker(place) for place in places]
 
-    def adopt(self, wanted: Mapping[str, Job]) -> dict[int, Job]:
+    def adopt(self, expected: Mapping[str, Job]) -> dict[int, Job]:
         """Returns nothing: workers end with their launcher."""
         return {}
 
-    def told(self, place: int) -> str:
+    def queued(self, place: int) -> str:
         """Returns nothing: a worker begins at once."""
         return ""
 
@@ -57,8 +57,8 @@ class LocalEngine:
             time.sleep(timeout)
             return []
         multiprocessing.connection.wait([source for worker in busy for source in worker.sources()], timeout)
-        found = [(i, worker.ended()) for i, worker in enumerate(self.workers) if worker.job is not None]
-        return [Ended(i, *result) for i, result in found if result is not None]
+        results = [(i, worker.ended()) for i, worker in enumerate(self.workers) if worker.job is not None]
+        return [Ended(i, *result) for i, result in results if result is not None]
 
     def stop(self) -> None:
         """Tells every busy worker to save its run and end."""

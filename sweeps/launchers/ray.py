@@ -99,18 +99,18 @@ class RayEngine:
         if options.address is None:
             # Ray counts the machine's processors, a container may have fewer; without `local` it would join a cluster
             # that runs here.
-            wanted: dict[str, Any] = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
+            expected: dict[str, Any] = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
             if options.resources:
-                wanted["resources"] = dict(options.resources)
+                expected["resources"] = dict(options.resources)
         else:
-            wanted = {"address": options.address}
+            expected = {"address": options.address}
         try:
-            self.ray.init(**wanted, log_to_driver=False, logging_level=logging.ERROR)
+            self.ray.init(**expected, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            told = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise UserError(f"--address={options.address}: {told}") from error
+            message = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UserError(f"--address={options.address}: {message}") from error
 
-    def adopt(self, wanted: Mapping[str, Job]) -> dict[int, Job]:
+    def adopt(self, expected: Mapping[str, Job]) -> dict[int, Job]:
         """Returns nothing: Ray ends tasks with their launcher."""
         return {}
 
@@ -134,7 +134,7 @@ class RayEngine:
             self.groups[place] = group
         self.active[place] = (reference, job, mark)
 
-    def told(self, place: int) -> str:
+    def queued(self, place: int) -> str:
         """Tells whether Ray has yet to begin the job."""
         return "" if self.active[place][2].exists() else "queued"
 
@@ -201,9 +201,9 @@ def lead(job: Job, mark: str, ntasks: int, others: Any) -> Outcome:
     from ray.util import get_node_ip_address
 
     Path(mark).touch()
-    with socket.socket() as found:
-        found.bind(("", 0))
-        address = f"{get_node_ip_address()}:{found.getsockname()[1]}"
+    with socket.socket() as result:
+        result.bind(("", 0))
+        address = f"{get_node_ip_address()}:{result.getsockname()[1]}"
     shared = {"ABLAX_CLUSTER": "address", ADDRESS: address, NUMBER: str(ntasks)}
     references = [others.remote(job, {**shared, INDEX: str(index)}) for index in range(1, ntasks)]
     os.environ.update({**shared, INDEX: "0"})
@@ -234,19 +234,19 @@ def _line(error: Exception) -> str:
 
 def _asked(options: Options) -> dict[str, float]:
     """Returns the resources of each process of a run."""
-    asked = {"CPU": options.cpus, "GPU": options.gpus, "memory": options.memory or 0, **options.resources}
-    return {name: amount for name, amount in asked.items() if amount}
+    requested = {"CPU": options.cpus, "GPU": options.gpus, "memory": options.memory or 0, **options.resources}
+    return {name: amount for name, amount in requested.items() if amount}
 
 
 def _refuse_impossible(ray: Any, options: Options) -> None:
     """Raises UserError where no node of the cluster could ever take a run: Ray would wait for one without end."""
-    asked = _asked(options)
+    requested = _asked(options)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if not any(all(node.get(name, 0) >= amount for name, amount in asked.items()) for node in nodes):
-        wanted = ", ".join(f"{name} {amount:g}" for name, amount in asked.items())
-        most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in asked}
+    if not any(all(node.get(name, 0) >= amount for name, amount in requested.items()) for node in nodes):
+        expected = ", ".join(f"{name} {amount:g}" for name, amount in requested.items())
+        most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in requested}
         there = ", ".join(f"{name} {amount:g}" for name, amount in most.items())
-        raise UserError(f"--launcher=ray: no node has what a run asks for ({wanted}); the most there is: {there}")
+        raise UserError(f"--launcher=ray: no node has what a run asks for ({expected}); the most there is: {there}")
 
 
 RESOURCE = Option("NAME=AMOUNT", "any other resource of a run; may be given several times", True)
@@ -262,7 +262,7 @@ def _amount(name: str, text: str) -> float:
 def _build(directory: Path, options: Mapping[str, Any], workers: int | None, runs: int) -> Built:
     amounts = {name: _amount(name, text) for name, text in pairs(options, "resource", RESOURCE).items()}
     gpus = count(options, "gpus", 0)
-    asked = Options(
+    requested = Options(
         options.get("address"),
         count(options, "cpus") or 1,
         gpus or 0,
@@ -270,7 +270,7 @@ def _build(directory: Path, options: Mapping[str, Any], workers: int | None, run
         amounts,
         count(options, "ntasks") or 1,
     )
-    return Built(RayEngine(directory, asked, workers), "handed to Ray", exclusive(gpus, workers))
+    return Built(RayEngine(directory, requested, workers), "handed to Ray", exclusive(gpus, workers))
 
 
 RAY = Launcher(

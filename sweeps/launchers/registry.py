@@ -10,7 +10,7 @@ from sweeps.launchers.ray import RAY
 from sweeps.launchers.slurm import SLURM
 from sweeps.store import jobs
 from sweeps.store.jobs import JobState, Record
-from sweeps.store.run_status import Standing
+from sweeps.store.run_status import RunState
 
 LAUNCHERS: dict[str, Launcher] = {launcher.name: launcher for launcher in (LOCAL, SLURM, RAY)}
 
@@ -30,28 +30,28 @@ def launcher(name: str) -> Launcher:
 def noted(directory: Path) -> list[Record]:
     """Returns the jobs that are noted in a sweep's directory, as a launcher that is known here names them."""
     queues = {name: launcher.queue for name, launcher in LAUNCHERS.items() if launcher.queue is not None}
-    found = [record for record in jobs.noted(directory) if record.engine in queues]
-    return [record for record in found if queues[record.engine].id.fullmatch(record.id)]
+    results = [record for record in jobs.noted(directory) if record.engine in queues]
+    return [record for record in results if queues[record.engine].id.fullmatch(record.id)]
 
 
 def _queues(records: Sequence[Record]) -> list[tuple[Queue, list[Record]]]:
     """Returns each queue with its jobs, of those that are noted."""
-    found = []
+    results = []
     for name, known in LAUNCHERS.items():
         if known.queue is not None and (own := [record for record in records if record.engine == name]):
-            found.append((known.queue, own))
-    return found
+            results.append((known.queue, own))
+    return results
 
 
 def states(directory: Path, records: Sequence[Record]) -> dict[str, JobState]:
     """Returns what the clusters say of a sweep's jobs, by the run's key; nothing of those that do not answer."""
-    found: dict[str, JobState] = {}
+    results: dict[str, JobState] = {}
     for queue, own in _queues(records):
-        found |= queue.states(directory, own)
-    return found
+        results |= queue.states(directory, own)
+    return results
 
 
-def overlay(directory: Path, board: Mapping[str, Standing]) -> tuple[dict[str, Standing], str]:
+def overlay(directory: Path, board: Mapping[str, RunState]) -> tuple[dict[str, RunState], str]:
     """Returns how every run stands, with what the clusters say of those that they hold.
 
     And a line that says so where a cluster, which has jobs, does not answer.
@@ -60,7 +60,7 @@ def overlay(directory: Path, board: Mapping[str, Standing]) -> tuple[dict[str, S
     known, lines = dict(board), []
     for queue, own in _queues(records):
         said = queue.states(directory, own)
-        known |= {r.key: jobs.told(board[r.key], r, said[r.key]) for r in own if r.key in said}
+        known |= {r.key: jobs.merge(board[r.key], r, said[r.key]) for r in own if r.key in said}
         if not said:
             many = len(own) > 1
             lines.append(

@@ -98,7 +98,7 @@ class SlurmEngine:
         self.gone: list[Ended] = []
         self.wait, self.asked = POLL[0], 0.0
 
-    def adopt(self, wanted: Mapping[str, Job]) -> dict[int, Job]:
+    def adopt(self, expected: Mapping[str, Job]) -> dict[int, Job]:
         """Takes up what an earlier launcher queued: jobs that wait or run, and ask for what is wanted now.
 
         A job that waits but is no longer wanted, or in another form, is taken back.
@@ -107,7 +107,7 @@ class SlurmEngine:
         said = squeue.of_sweep(self.directory, records)
         back = []
         for record in records:
-            word, job = said.get(record.key), wanted.get(record.key)
+            word, job = said.get(record.key), expected.get(record.key)
             if word is None or word.over or self._outcome(record.id, record.array) is not None:
                 jobs.forget(self.directory, record.arm, record.seed)
             elif job is not None and (record.digest == _digest(job) or word.runs):
@@ -127,13 +127,13 @@ class SlurmEngine:
         """Returns the jobs that a launcher queued in the moment before it was killed."""
         noted = self._noted()
         known, keys = {record.id for record in noted}, {record.key for record in noted}
-        found = []
+        results = []
         for identity, word in (squeue.queue() or {}).items():
             if not word.over and identity not in known and squeue.belongs(self.directory, word):
                 record = self._planned(identity, Path(word.script).parent.name)
                 if record is not None and record.key not in keys:
-                    found.append(record)
-        return found
+                    results.append(record)
+        return results
 
     def _planned(self, identity: str, array: str) -> jobs.Record | None:
         """Returns what a task of an array is to do, as it was written down before the array was queued."""
@@ -150,9 +150,9 @@ class SlurmEngine:
     def _outcome(self, identity: str, array: str) -> Outcome | None:
         """Returns how a job says that it ended; None where it has not."""
         try:
-            told = json.loads(ordinary(_result(self.folder / array, identity)).read_text(encoding="utf-8"))
-            if array and told["status"] in STATUSES:
-                return Outcome(told["status"], str(told["error"]))
+            message = json.loads(ordinary(_result(self.folder / array, identity)).read_text(encoding="utf-8"))
+            if array and message["status"] in STATUSES:
+                return Outcome(message["status"], str(message["error"]))
         except (OSError, ValueError, TypeError, LookupError, RecursionError):
             pass
         return None
@@ -169,7 +169,7 @@ class SlurmEngine:
         """Keeps a job for the next array."""
         self.new[place] = job
 
-    def told(self, place: int) -> str:
+    def queued(self, place: int) -> str:
         """Returns what Slurm says of a job that has not begun."""
         held = self.held.get(place)
         if held is None or held.word is None:
@@ -181,11 +181,11 @@ class SlurmEngine:
         """Queues what is new, waits `timeout` seconds at most, and returns the jobs that ended."""
         self._submit()
         end = time.monotonic() + timeout
-        while not (found := self._look()) and (left := end - time.monotonic()) > 0:
+        while not (result := self._look()) and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.5))
-        if found:
+        if result:
             self.wait = POLL[0]
-        return found
+        return result
 
     def _submit(self) -> None:
         """Queues the new jobs as one array.
@@ -205,9 +205,9 @@ class SlurmEngine:
             with _environment({**squeue.environment(os.environ), **self.variables}):
                 queued = executor.map_array(task, todo)
         except (self.submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
-            told = [line for line in str(error).splitlines() if "error" in line] or str(error).splitlines()
+            message = [line for line in str(error).splitlines() if "error" in line] or str(error).splitlines()
             raise UserError(
-                f"--launcher=slurm: sbatch does not take the jobs: {(told or ['?'])[-1].strip()}"
+                f"--launcher=slurm: sbatch does not take the jobs: {(message or ['?'])[-1].strip()}"
             ) from error
         for place, job, item in zip(places, todo, queued, strict=True):
             jobs.note(self.directory, self._record(item.job_id, folder.name, job))
@@ -216,15 +216,15 @@ class SlurmEngine:
         self.wait = POLL[0]
 
     def _look(self) -> list[Ended]:
-        found, self.gone = self.gone, []
+        result, self.gone = self.gone, []
         self._ask()
         for place, held in list(self.held.items()):
             ended = self._result(place, held) or self._end(place, held)
             if ended is not None:
                 del self.held[place]
                 jobs.forget(self.directory, held.job.arm, held.job.seed)
-                found.append(ended)
-        return found
+                result.append(ended)
+        return result
 
     def _ask(self) -> None:
         """Asks Slurm how the jobs stand, the more seldom the less happens."""
@@ -368,7 +368,7 @@ def _build(directory: Path, options: Mapping[str, Any], workers: int | None, run
     gpus, ntasks, nodes = count(options, "gpus", 0), count(options, "ntasks") or 1, count(options, "nodes") or 1
     if ntasks % nodes:
         raise UserError(f"--ntasks={ntasks}: must be a multiple of --nodes={nodes}")
-    asked = Options(
+    requested = Options(
         partition=options.get("partition"),
         account=options.get("account"),
         time=options.get("time"),
@@ -379,7 +379,7 @@ def _build(directory: Path, options: Mapping[str, Any], workers: int | None, run
         memory=options.get("memory"),
         extra=pairs(options, "sbatch", SBATCH, bare=True),
     )
-    return Built(SlurmEngine(directory, asked, workers), "queued on Slurm", exclusive(gpus, workers))
+    return Built(SlurmEngine(directory, requested, workers), "queued on Slurm", exclusive(gpus, workers))
 
 
 SLURM = Launcher(

@@ -60,17 +60,17 @@ def states(ids: Sequence[str]) -> dict[str, JobState]:
     """
     if not ids:
         return {}
-    wanted = set(ids)
+    expected = set(ids)
     known = queue()
     if known is None:
         return {}
-    found = {job: word for job, word in known.items() if job in wanted}
-    left = [job for job in ids if job not in found and ID.fullmatch(job)]
+    results = {job: word for job, word in known.items() if job in expected}
+    left = [job for job in ids if job not in results and ID.fullmatch(job)]
     for start in range(0, len(left), 500):  # a command line has its limits
         some = ",".join(left[start : start + 500])
         text = _run(["sacct", "-X", "--noheader", "--parsable2", "--format=JobID,State,Reason", f"--jobs={some}"])
-        found |= {job: word for job, word in _parsed(text or "").items() if job in wanted}
-    return found | {job: job_state(GONE) for job in ids if job not in found}
+        results |= {job: word for job, word in _parsed(text or "").items() if job in expected}
+    return results | {job: job_state(GONE) for job in ids if job not in results}
 
 
 def of_sweep(directory: Path, records: Sequence[Record]) -> dict[str, JobState]:
@@ -79,13 +79,13 @@ def of_sweep(directory: Path, records: Sequence[Record]) -> dict[str, JobState]:
     A job whose script does not lie in the sweep's directory is not the sweep's, whatever a note says: it is GONE.
     """
     said = states([record.id for record in records if ID.fullmatch(record.id)])
-    found = {}
+    results = {}
     for record in records:
         word = said.get(record.id)
         if word is not None:
             alien = not word.over and not belongs(directory, word)
-            found[record.key] = job_state(GONE) if alien else word
-    return found
+            results[record.key] = job_state(GONE) if alien else word
+    return results
 
 
 def belongs(directory: Path, word: JobState) -> bool:
@@ -99,13 +99,13 @@ def answers() -> bool:
 
 
 def _parsed(text: str) -> dict[str, JobState]:
-    found = {}
+    results = {}
     for line in text.splitlines():
         job, state, reason, script = [*line.split("|", 3), "", "", ""][:4]
         if ID.fullmatch(job) and state:
             # sacct writes `CANCELLED by 0`; squeue gives `None` as the reason of a job that has none.
-            found[job] = job_state(state.split()[0], "" if reason in ("None", "Unknown") else reason, script)
-    return found
+            results[job] = job_state(state.split()[0], "" if reason in ("None", "Unknown") else reason, script)
+    return results
 
 
 def exit_code(job: str) -> str:

@@ -88,11 +88,11 @@ def missing(cores: str, kernels: Counter[str], platform: str) -> list[str]:
 
 def _first(kind: str, line: str, chains: set[tuple[str, str]]) -> bool:
     """Tells whether a collective was not met before as another piece of the same chain, and notes it."""
-    found = _CHAIN.search(line)
-    if found is None:
+    result = _CHAIN.search(line)
+    if result is None:
         return True
-    known = (kind, found[1]) in chains
-    chains.add((kind, found[1]))
+    known = (kind, result[1]) in chains
+    chains.add((kind, result[1]))
     return not known
 
 
@@ -117,7 +117,7 @@ class _Program:
     def __init__(self, text: str) -> None:
         text = _BODY.sub('"custom_call_config":{"body":""', _METADATA.sub("", text))
         self.module = Module(text)
-        self.lines = {found[1]: line for line in text.splitlines() if (found := _NAMED.match(line))}
+        self.lines = {result[1]: line for line in text.splitlines() if (result := _NAMED.match(line))}
         entry = _ENTRY.search(text)
         self.entry = entry[1] if entry else ""
         self.inside: dict[str, bool] = {}  # instructions of fusions: their bytes never reach a memory
@@ -165,16 +165,16 @@ class _Program:
         return next((end for end in ends if end is not None), None)
 
     def _constant(self, name: str) -> int | None:
-        found = re.search(r" constant\((\d+)\)", self.lines.get(name, ""))
-        return int(found[1]) if found else None
+        result = re.search(r" constant\((\d+)\)", self.lines.get(name, ""))
+        return int(result[1]) if result else None
 
 
 def _called(line: str, role: str) -> str:
-    found = re.search(rf"\b{role}=%?([\w.\-]+)", line)
-    return found[1] if found else ""
+    result = re.search(rf"\b{role}=%?([\w.\-]+)", line)
+    return result[1] if result else ""
 
 
 def _branches(line: str) -> list[str]:
-    if (found := re.search(r"branch_computations=\{([^}]*)\}", line)) is not None:
-        return [name.strip().lstrip("%") for name in found[1].split(",")]
+    if (result := re.search(r"branch_computations=\{([^}]*)\}", line)) is not None:
+        return [name.strip().lstrip("%") for name in result[1].split(",")]
     return [name for name in (_called(line, "true_computation"), _called(line, "false_computation")) if name]

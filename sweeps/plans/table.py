@@ -97,18 +97,18 @@ def shares(program: "Program") -> str:
 
 def verdicts(line: "Line", target: Target) -> list[str]:
     """Returns a line for each program of an arm that does not fit or not compile."""
-    told = []
+    messages = []
     for name, program in line.programs.items():
         what = f"{line.arm}: the {name.replace('_', ' ')}"
         if program.error:
-            told.append(f"{what} does not compile: {program.error}")
+            messages.append(f"{what} does not compile: {program.error}")
         elif not program.fits:
             over = program.needed - program.available
-            told.append(
+            messages.append(
                 f"{what} does not fit: it needs {size(program.needed)}, and a device of {target.name} has "
                 f"{size(program.available)}: {size(over)} too much"
             )
-    return told
+    return messages
 
 
 def total(lines: "Sequence[Line]") -> str:
@@ -124,8 +124,8 @@ def total(lines: "Sequence[Line]") -> str:
 
 def hours(line: "Line") -> str:
     """Returns how long one run's training takes at the assumed MFU, in words."""
-    told = line.hours_at_mfu or {}
-    return f"{line.arm}: about {told['hours']:.3g} hours of training a run at {100 * told['mfu']:.0f}% MFU"
+    message = line.hours_at_mfu or {}
+    return f"{line.arm}: about {message['hours']:.3g} hours of training a run at {100 * message['mfu']:.0f}% MFU"
 
 
 def show(lines: "Sequence[Line]", target: Target, console: Console) -> None:

@@ -35,39 +35,39 @@ def parent(run: Run) -> str | None:
 
 def same(on_disk: Any, config: ConfigDict) -> bool:
     """Tells whether the path in a run's config.json is the run that `config` continues, wherever the sweep lay then."""
-    wanted = key(config)
-    return wanted is not None and Path(str(on_disk)).parts[-3:] == ("runs", *Path(wanted).parts)
+    expected = key(config)
+    return expected is not None and Path(str(on_disk)).parts[-3:] == ("runs", *Path(expected).parts)
 
 
 def problems(studies: Iterable[Study]) -> list[str]:
     """Returns a line for each arm that continues what is not there: no such arm, other seeds, or itself in the end."""
     known = {arm.name: (arm, study) for study in studies for arm in study.arms}
-    found = []
+    results = []
     for name, (arm, study) in known.items():
         before = continued(arm.config)
         if before is None:
             continue
         where = f"{study.name}: arm {name}: init_from = '{PREFIX}{before}'"
         if before not in known:
-            found.append(f"{where}: no arm of that name{nearest(before, known)}")
+            results.append(f"{where}: no arm of that name{nearest(before, known)}")
             continue
         lacking = sorted(set(study.seeds) - set(known[before][1].seeds))
         if lacking:
-            found.append(f"{where}: that arm has no seed {', '.join(map(str, lacking))}")
+            results.append(f"{where}: that arm has no seed {', '.join(map(str, lacking))}")
         elif study.plan and known[before][1].name != study.name:
-            found.append(f"{where}: seeds added by looks need the continued arm in the same study")
+            results.append(f"{where}: seeds added by looks need the continued arm in the same study")
         if name in _ancestors(name, known):
-            found.append(f"{where}: continues itself")
-    return found
+            results.append(f"{where}: continues itself")
+    return results
 
 
 def _ancestors(name: str, known: dict[str, Any]) -> list[str]:
     """Returns the arms that one continues, the next first; ends where they repeat."""
-    found: list[str] = []
+    results: list[str] = []
     while name in known:
         before = continued(known[name][0].config)
-        if before is None or before in found:
+        if before is None or before in results:
             break
-        found.append(before)
+        results.append(before)
         name = before
-    return found
+    return results

@@ -113,7 +113,7 @@ def rung(ladder: Ladder, value: float, arms: list[Arm], where: str) -> tuple[lis
     Args:
         arms: expanded with the ladder's field at `value`.
     """
-    found, problems = [], []
+    result, problems = [], []
     for arm in arms:
         one = _at(ladder, value, arm)
         if len(one.name) > names.LONGEST:
@@ -130,8 +130,8 @@ def rung(ladder: Ladder, value: float, arms: list[Arm], where: str) -> tuple[lis
             )
         elif ladder.branches and arm.config.budget.kind == "seconds":
             problems.append(f"{where}arm {one.name}: budget.kind = 'seconds': its steps are not known, so no branches")
-        found.append(one)
-    return found, problems
+        result.append(one)
+    return result, problems
 
 
 def _at(ladder: Ladder, value: float, arm: Arm) -> Arm:

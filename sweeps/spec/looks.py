@@ -122,20 +122,20 @@ class State:
 
 def states(directory: Path, studies: Iterable[str]) -> dict[str, State]:
     """Returns where the plans of these studies stand, as the report of the sweep directory judges them."""
-    wanted = set(studies)
-    if not wanted:
+    expected = set(studies)
+    if not expected:
         return {}
     from report.claims import comparing
     from report.reading.directories import read
 
-    found = {}
+    results = {}
     for study in read(directory).studies:
-        look = comparing.look(study) if study.name in wanted else None
+        look = comparing.look(study) if study.name in expected else None
         if look is not None:
             compared = [one for one in comparing.comparisons(study) if one.measure == MEASURED]
             left = tuple(one.arm for one in compared if comparing.is_open(one))
-            found[study.name] = State(look.number, look.of, look.seeds, left)
-    return found
+            results[study.name] = State(look.number, look.of, look.seeds, left)
+    return results
 
 
 def grown(sweep: Sweep, directory: Path) -> tuple[Sweep, list[str]]:
@@ -144,7 +144,7 @@ def grown(sweep: Sweep, directory: Path) -> tuple[Sweep, list[str]]:
     A study whose look is not complete, as where a run failed, stays as it is.
     """
     known = states(directory, [study.name for study in sweep.studies if study.plan])
-    found, lines = [], []
+    result, lines = [], []
     for study in sweep.studies:
         state = known.get(study.name)
         if study.plan is not None and state is not None and state.number and state.seeds == len(study.seeds):
@@ -153,8 +153,8 @@ def grown(sweep: Sweep, directory: Path) -> tuple[Sweep, list[str]]:
                 number = study.plan.looks[state.number]
                 line, study = f"{line}; going on to {number} seeds", replace(study, seeds=tuple(range(number)))
             lines.append(line)
-        found.append(study)
-    return replace(sweep, studies=tuple(found)), lines
+        result.append(study)
+    return replace(sweep, studies=tuple(result)), lines
 
 
 def planned(recorded: Mapping[str, Any]) -> list[str]:

@@ -140,11 +140,11 @@ def solve(given: Any, arms: list[Draft], where: str) -> list[str]:
         problems += [f"{where}: no arm {name!r}{nearest(name, by_name)}" for name in unknown]
         if unknown:
             continue
-        wanted = count(one["equal"], by_name[one["to"]].build({}))
+        expected = count(one["equal"], by_name[one["to"]].build({}))
         for name in one.get("arms") or by_name:
             if name != one["to"]:
                 arm = by_name[name]
-                match = _nearest(arm, one, wanted)
+                match = _nearest(arm, one, expected)
                 arm.solved |= {match.by: match.value}
                 arm.matches.append(match)
     for arm in arms:
@@ -168,17 +168,17 @@ def _refusal(name: str, match: Match, where: str) -> str:
     )
 
 
-def _nearest(arm: Draft, one: Mapping[str, Any], wanted: int) -> Match:
-    """Returns the match nearest to `wanted`; where two are as near, the arm's own value, then the smaller."""
+def _nearest(arm: Draft, one: Mapping[str, Any], expected: int) -> Match:
+    """Returns the match nearest to `expected`; where two are as near, the arm's own value, then the smaller."""
     before = arm.build(arm.solved)
     own = fields.flatten(before)[one["by"]] or 1
-    reachable = [(own, count(one["equal"], before)), *_reachable(arm, one, wanted, before)]
-    value, reached = min(reachable, key=lambda pair: (abs(pair[1] - wanted), pair[0] != own, pair[0]))
-    return Match(one["equal"], one["to"], one["by"], value, reached, wanted)
+    reachable = [(own, count(one["equal"], before)), *_reachable(arm, one, expected, before)]
+    value, reached = min(reachable, key=lambda pair: (abs(pair[1] - expected), pair[0] != own, pair[0]))
+    return Match(one["equal"], one["to"], one["by"], value, reached, expected)
 
 
-def _reachable(arm: Draft, one: Mapping[str, Any], wanted: int, before: ConfigDict) -> list[tuple[int, int]]:
-    """Returns (value, count) on both sides of `wanted`: every count grows with every field of BY."""
+def _reachable(arm: Draft, one: Mapping[str, Any], expected: int, before: ConfigDict) -> list[tuple[int, int]]:
+    """Returns (value, count) on both sides of `expected`: every count grows with every field of BY."""
     field, step = one["by"], one.get("multiple_of", 1)
 
     @functools.cache
@@ -191,28 +191,28 @@ def _reachable(arm: Draft, one: Mapping[str, Any], wanted: int, before: ConfigDi
     def first(index: int, way: int) -> list[tuple[int, int]]:
         """Returns the first value from `index` steps on that the config allows, if there is one near."""
         places = range(index, max(0, index + way * SKIPPED), way)
-        return list(itertools.islice((found for place in places if (found := at(place))), 1))
+        return list(itertools.islice((result for place in places if (result := at(place))), 1))
 
     def enough(index: int) -> bool:
-        found = first(index, 1)
-        return not found or found[0][1] >= wanted
+        result = first(index, 1)
+        return not result or result[0][1] >= expected
 
     if field == "model.num_kv_heads":  # divides the heads, so that what is allowed lies far apart
-        return [found for index in range(1, before.model.num_heads // step + 1) if (found := at(index))]
+        return [result for index in range(1, before.model.num_heads // step + 1) if (result := at(index))]
     points = first(1, 1) + first(SKIPPED, 1)
     if len({reached for _, reached in points}) < 2:  # the field changes nothing here
         return points
-    low, high = _bracket(enough, _guess(points, wanted, step))
+    low, high = _bracket(enough, _guess(points, expected, step))
     while low + 1 < high:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return first(high, 1) + first(high - 1, -1)
 
 
-def _guess(points: list[tuple[int, int]], wanted: int, step: int) -> int:
-    """Returns the step at which a line through two (value, count) meets `wanted`: most counts are such lines."""
+def _guess(points: list[tuple[int, int]], expected: int, step: int) -> int:
+    """Returns the step at which a line through two (value, count) meets `expected`: most counts are such lines."""
     (x, y), (other, above) = points
-    return max(1, min(MOST, round(x + (wanted - y) * (other - x) / (above - y))) // step)
+    return max(1, min(MOST, round(x + (expected - y) * (other - x) / (above - y))) // step)
 
 
 def _bracket(enough: Callable[[int], bool], guess: int) -> tuple[int, int]:

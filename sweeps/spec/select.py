@@ -28,7 +28,7 @@ from sweeps.spec import axes, names
 from sweeps.spec.sweep import Arm, Choice, Run, Selection, Study, Sweep
 
 if TYPE_CHECKING:
-    from sweeps.store.run_status import Standing
+    from sweeps.store.run_status import RunState
 
 KEYS = ("field", "values", "seeds")
 ALSO = ("model.dropout", "model.init_std")  # beside the optimizer's fields; others would change what is compared
@@ -101,7 +101,7 @@ def of(given: Mapping[str, Any] | None) -> Selection | None:
 
 def trials(selection: Selection, arms: tuple[Arm, ...], where: str) -> tuple[list[Arm], list[str]]:
     """Returns the arms that try every value for every arm, and a line for each that cannot be."""
-    found, problems = [], []
+    result, problems = [], []
     for arm in arms:
         for value in selection.values:
             config = _scored_on("selection", _with(arm.config, selection.field, value))
@@ -112,20 +112,20 @@ def trials(selection: Selection, arms: tuple[Arm, ...], where: str) -> tuple[lis
             problems += [f"{where}arm {name}: {'; '.join(wrong)}"] if wrong else []
             given = {selection.field: value}
             split = {SPLIT: config.eval.split} if config.eval.split != arm.config.eval.split else {}
-            found.append(
+            result.append(
                 replace(arm, name=name, overrides={**arm.overrides, **split, **given}, varied=given, config=config)
             )
-    return found, problems
+    return result, problems
 
 
 def reported(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
     """Returns the arms of a study that selects, scored on text that nothing is chosen by, where they train on text."""
-    found = []
+    results = []
     for arm in arms:
         config = _scored_on("test", arm.config)
         split = {SPLIT: config.eval.split} if config.eval.split != arm.config.eval.split else {}
-        found.append(replace(arm, config=config, overrides={**arm.overrides, **split}))
-    return tuple(found)
+        results.append(replace(arm, config=config, overrides={**arm.overrides, **split}))
+    return tuple(results)
 
 
 def _scored_on(split: str, config: ConfigDict) -> ConfigDict:
@@ -138,12 +138,12 @@ def _with(config: ConfigDict, field: str, value: float | str) -> ConfigDict:
     return config
 
 
-def ready(run: Run, board: "Mapping[str, Standing]") -> bool:
+def ready(run: Run, board: "Mapping[str, RunState]") -> bool:
     """Tells whether a run's hyperparameter can be chosen: its selection runs are measured, or have diverged."""
     return run.select is None or all(_settled(board[key]) for key in run.select.keys(run.arm))
 
 
-def _settled(stands: "Standing") -> bool:
+def _settled(stands: "RunState") -> bool:
     measured = stands.status == "done" and MEASURED not in stands.missing and MEASURED not in stands.eval_errors
     return measured or stands.status == "diverged"
 
@@ -159,9 +159,9 @@ def choose(selection: Selection, arm: str, loss: Callable[[str], float | None]) 
     """
     losses: dict[float, float] = {}
     for value in selection.values:
-        found = [loss(f"{selection.arm(arm, value)}/seed{seed}") for seed in selection.seeds]
-        measured = [one for one in found if one is not None]
-        if len(measured) < len(found):
+        results = [loss(f"{selection.arm(arm, value)}/seed{seed}") for seed in selection.seeds]
+        measured = [one for one in results if one is not None]
+        if len(measured) < len(results):
             return None
         mean = sum(measured) / len(measured)
         losses[value] = mean if math.isfinite(mean) else math.inf
@@ -198,7 +198,7 @@ def decided(directory: Path, run: Run) -> ConfigDict:
     return run.config if choice is None or choice.value is None else _with(run.config, choice.field, choice.value)
 
 
-def hopeless(directory: Path, run: Run) -> str:
+def unrunnable(directory: Path, run: Run) -> str:
     """Returns why a run cannot begin at all: every value diverged; empty otherwise."""
     choice = None if run.select is None else read(directory, run.select, run.arm)
     if choice is None or choice.value is not None:
@@ -206,7 +206,7 @@ def hopeless(directory: Path, run: Run) -> str:
     return f"not begun: with every {choice.field} tried a selection run diverged"
 
 
-def hindrance(run: Run, board: "Mapping[str, Standing]") -> str:
+def blocked_by(run: Run, board: "Mapping[str, RunState]") -> str:
     """Returns which selection run keeps a run from beginning; empty where none does."""
     waits = [] if run.select is None else [key for key in run.select.keys(run.arm) if not _settled(board[key])]
     if not waits:
@@ -216,7 +216,7 @@ def hindrance(run: Run, board: "Mapping[str, Standing]") -> str:
     return f"not begun: {waits[0]}, by which its {run.select.field if run.select else ''} is chosen, is {how}"
 
 
-def told(directory: Path, sweep: Sweep) -> Iterator[tuple[str, str]]:
+def summary(directory: Path, sweep: Sweep) -> Iterator[tuple[str, str]]:
     """Yields (arm, what was chosen for it, in words) for every arm whose choice is made."""
     for study in sweep.studies:
         for arm in study.arms if study.select else ():
@@ -237,8 +237,8 @@ def applied(directory: Path, sweep: Sweep) -> Sweep:
 def _applied(directory: Path, study: Study) -> Study:
     if study.select is None:
         return study
-    found = {arm.name: read(directory, study.select, arm.name) for arm in study.arms}
-    choices = {name: choice for name, choice in found.items() if choice is not None}
+    results = {arm.name: read(directory, study.select, arm.name) for arm in study.arms}
+    choices = {name: choice for name, choice in results.items() if choice is not None}
     arms = tuple(_chosen(arm, choices.get(arm.name)) for arm in study.arms)
     return replace(study, arms=arms, choices=choices)
 

@@ -116,12 +116,12 @@ def _value(node: ast.AST, values: dict[str, Any]) -> Any:
         case ast.Name() | ast.Attribute():
             return values[_name(node)]
         case ast.BoolOp():
-            found = [_truth(_value(node.values[0], values))]
+            results = [_truth(_value(node.values[0], values))]
             for part in node.values[1:]:
-                if found[-1] is not isinstance(node.op, ast.And):
+                if results[-1] is not isinstance(node.op, ast.And):
                     break
-                found.append(_truth(_value(part, values)))
-            return found[-1]
+                results.append(_truth(_value(part, values)))
+            return results[-1]
         case ast.UnaryOp(op=ast.Not()):
             return not _truth(_value(node.operand, values))
         case ast.UnaryOp():

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from configs.documents import ordinary
 from sweeps.spec import names
-from sweeps.store.run_status import Standing
+from sweeps.store.run_status import RunState
 from training.run_directory.files import write_json
 
 FOLDER = Path(".sweep") / "jobs"
@@ -82,9 +82,9 @@ class JobState:
         return self.phase == "over"
 
 
-def digest(asked: Mapping[str, Any]) -> str:
+def digest(requested: Mapping[str, Any]) -> str:
     """Returns a short name for what a job was asked to do; another config or other evaluations give another one."""
-    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(requested, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _path(directory: Path, arm: str, seed: int) -> Path:
@@ -108,12 +108,12 @@ def noted(directory: Path) -> list[Record]:
 
     The folder may have come from elsewhere: the fields become paths and arguments of Slurm's commands.
     """
-    found = []
+    results = []
     for path in sorted((directory / FOLDER).glob("*.json")):
         record = read(path)
         if record is not None and path == _path(directory, record.arm, record.seed):
-            found.append(record)
-    return found
+            results.append(record)
+    return results
 
 
 def read(path: Path) -> Record | None:
@@ -143,7 +143,7 @@ def checked(values: Mapping[str, Any]) -> Record | None:
     return record if valid else None
 
 
-def told(run: Standing, record: Record, word: JobState) -> Standing:
+def merge(run: RunState, record: Record, word: JobState) -> RunState:
     """Returns how a run stands, given what the engine says of its job.
 
     The files have the last word on what is done. A job that waits makes its run wait; one that the engine ended shows

@@ -22,7 +22,7 @@ TAIL = 8192  # bytes at the end of metrics.jsonl that hold its last lines
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunState:
     """One run as its files show it.
 
     Attributes:
@@ -66,7 +66,7 @@ class Standing:
         return lines[-1] if lines else ""
 
 
-def read(workdir: Path, evals: Sequence[str] = (), total_steps: int | None = None) -> Standing:
+def read(workdir: Path, evals: Sequence[str] = (), total_steps: int | None = None) -> RunState:
     """Returns how the run in `workdir` stands.
 
     Args:
@@ -77,11 +77,11 @@ def read(workdir: Path, evals: Sequence[str] = (), total_steps: int | None = Non
     try:
         run = json.loads(ordinary(workdir / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Standing("waiting", total=total_steps, missing=tuple(evals))
+        return RunState("waiting", total=total_steps, missing=tuple(evals))
     except (OSError, ValueError, RecursionError) as error:
-        return Standing("failed", error=f"run.json cannot be read: {error}", missing=tuple(evals))
+        return RunState("failed", error=f"run.json cannot be read: {error}", missing=tuple(evals))
     if not isinstance(run, dict):
-        return Standing("failed", error="run.json holds no object", missing=tuple(evals))
+        return RunState("failed", error="run.json holds no object", missing=tuple(evals))
     run |= {name: _mapping(run.get(name)) for name in ("budget", "wall_time", "eval_errors")}
     status, note = _status(run, workdir)
     lines = last_lines(workdir / "metrics.jsonl")
@@ -93,7 +93,7 @@ def read(workdir: Path, evals: Sequence[str] = (), total_steps: int | None = Non
     if status in ("done", "preempted") and (changed := provenance.parent_problem(workdir, siblings_only=True)):
         status, note = "failed", changed
     total, about = _total(run, latest)
-    return Standing(
+    return RunState(
         status=status,
         note=note or (_evaluations(missing, stale, errors) if status == "done" else ""),
         error=(note if status == "failed" else "") or str(run.get("error") or ""),
@@ -187,15 +187,15 @@ def last_lines(path: Path) -> list[dict[str, Any]]:
     except OSError:
         return []
     lines = text.split("\n")[1 if size > TAIL else 0 : -1]  # the first may be cut, the last is not yet whole
-    found = []
+    results = []
     for line in lines:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and _number(value.get("step")) is not None:
-            found.append(value)
-    return found
+            results.append(value)
+    return results
 
 
 def _numbers(run: Mapping[str, Any]) -> dict[str, Any]:

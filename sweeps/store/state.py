@@ -209,10 +209,10 @@ class Written:
 
     def _about(self) -> tuple[int, int, int] | None:
         try:
-            found = self.path.stat()
+            result = self.path.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return result.st_ino, result.st_mtime_ns, result.st_size
 
     def _hash(self) -> str:
         try:
@@ -320,7 +320,7 @@ def _budget(config: Any) -> dict[str, Any]:
 
 def contradictions(directory: Path, runs: list[Run]) -> list[str]:
     """Returns a line for each arm whose runs on disk were made with another config, naming the fields."""
-    found: dict[tuple[str, str], list[int]] = {}
+    results: dict[tuple[str, str], list[int]] = {}
     plain: dict[str, Any] = {}  # the config of each arm as JSON has it
     for run in runs:
         path = run_dir(directory, run.arm, run.seed) / "config.json"
@@ -335,14 +335,14 @@ def contradictions(directory: Path, runs: list[Run]) -> list[str]:
         if run.select is not None and select.read(directory, run.select, run.arm) is None:
             changed = [phrase for phrase in changed if not phrase.startswith(f"{run.select.field} was ")]
         if changed:
-            told = f"on disk with another config: {'; '.join(changed)}"
-            found.setdefault((run.arm, told), []).append(run.seed)
+            message = f"on disk with another config: {'; '.join(changed)}"
+            results.setdefault((run.arm, message), []).append(run.seed)
     for run, line in _changed_parents(directory, runs):
-        found.setdefault((run.arm, line), []).append(run.seed)
+        results.setdefault((run.arm, line), []).append(run.seed)
     return [
         f"runs/{arm} (seed {', '.join(map(str, seeds))}): {changed}. Give the arm another name, use another --out, or "
         "remove these runs"
-        for (arm, changed), seeds in found.items()
+        for (arm, changed), seeds in results.items()
     ]
 
 
@@ -351,14 +351,14 @@ def _changed_parents(directory: Path, runs: list[Run]) -> Iterator[tuple[Run, st
     started = [run for run in runs if run.base.init_from]
     names = {chains.parent(run) for run in started}
     parents = [run for run in runs if run.key in names]
-    wanted = {
+    expected = {
         run.key: fields.to_dict(select.decided(directory, run))
         for run in parents
         if run.select is None or select.read(directory, run.select, run.arm) is not None
     }
     for run in started:
         workdir = run_dir(directory, run.arm, run.seed)
-        if (workdir / "run.json").exists() and (changed := provenance.parent_problem(workdir, wanted=wanted)):
+        if (workdir / "run.json").exists() and (changed := provenance.parent_problem(workdir, wanted=expected)):
             yield run, changed
 
 
@@ -367,7 +367,7 @@ def _failed_at_once(workdir: Path) -> bool:
     return not begun(workdir) and run_status.read(workdir).status == "failed"
 
 
-def differences(on_disk: Any, wanted: ConfigDict) -> list[str]:
+def differences(on_disk: Any, expected: ConfigDict) -> list[str]:
     """Returns what differs between a run's config.json and the config wanted now, a phrase a field.
 
     A field that the file lacks (an older version's) counts as its default, and those that a resumed run may change do
@@ -379,7 +379,7 @@ def differences(on_disk: Any, wanted: ConfigDict) -> list[str]:
         before = fields.flatten(fields.from_dict(on_disk))
     except (ConfigError, AttributeError, TypeError) as error:
         return [f"config.json cannot be read: {' '.join(str(error).splitlines()[:1])}"]
-    after = fields.flatten(wanted)
+    after = fields.flatten(expected)
     return [
         f"{name} was {_plain(before[name])!r}, now {_plain(value)!r}"
         for name, value in after.items()
@@ -387,22 +387,22 @@ def differences(on_disk: Any, wanted: ConfigDict) -> list[str]:
         and (name.startswith("eval.") or not fields.resumable(name))
         and not (name == "model.vocab_size" and value is None)
         and not (name == select.SPLIT and "split" not in _evaluation(on_disk))
-        and not (name == "init_from" and chains.same(before[name], wanted))
+        and not (name == "init_from" and chains.same(before[name], expected))
     ]
 
 
-def _agrees(on_disk: Any, wanted: dict[str, Any]) -> bool:
+def _agrees(on_disk: Any, expected: dict[str, Any]) -> bool:
     """Tells quickly whether a config.json is the config that is wanted, field by field, the tokenizer's size apart."""
     if not isinstance(on_disk, dict) or not isinstance(on_disk.get("model"), dict):
         return False
-    if wanted["model"]["vocab_size"] is None:
-        wanted = {**wanted, "model": {**wanted["model"], "vocab_size": on_disk["model"].get("vocab_size")}}
-    return on_disk == wanted
+    if expected["model"]["vocab_size"] is None:
+        expected = {**expected, "model": {**expected["model"], "vocab_size": on_disk["model"].get("vocab_size")}}
+    return on_disk == expected
 
 
 def _evaluation(on_disk: Any) -> dict[str, Any]:
-    found = on_disk.get("eval")
-    return found if isinstance(found, dict) else {}
+    result = on_disk.get("eval")
+    return result if isinstance(result, dict) else {}
 
 
 def _plain(value: Any) -> Any:
@@ -454,7 +454,7 @@ def listed(directory: Path) -> list[tuple[str, str, int, tuple[str, ...], Mappin
     ]
 
 
-def standings(directory: Path) -> dict[str, run_status.Standing]:
+def run_states(directory: Path) -> dict[str, run_status.RunState]:
     """Returns how every run of a sweep directory stands, by its key `<arm>/seed<k>`."""
     return {
         f"{arm}/seed{seed}": run_status.read(run_dir(directory, arm, seed), evals, total_steps(config))
@@ -462,10 +462,10 @@ def standings(directory: Path) -> dict[str, run_status.Standing]:
     }
 
 
-def strangers(directory: Path, keys: Sequence[str]) -> list[str]:
+def unknown_runs(directory: Path, keys: Sequence[str]) -> list[str]:
     """Returns the runs on disk that are not among `keys`: of arms or seeds that the sweep no longer has."""
-    found = (path.parent for path in (directory / "runs").glob("*/seed*/run.json"))
-    return sorted(key for path in found if (key := f"{path.parent.name}/{path.name}") not in keys)
+    result = (path.parent for path in (directory / "runs").glob("*/seed*/run.json"))
+    return sorted(key for path in result if (key := f"{path.parent.name}/{path.name}") not in keys)
 
 
 def total_steps(config: Mapping[str, Any]) -> int | None:

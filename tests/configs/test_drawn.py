@@ -30,8 +30,8 @@ def test_one_fault_in_a_whole_config_is_refused_by_name(drawn: tuple[Changes, st
     given, name = drawn
     if name in fields.types() and given == {**given, name: fields.flatten(config_of({}))[name]}:
         return
-    told = str(refusal(given)).splitlines()
-    assert any(name in line for line in told), told
+    message = str(refusal(given)).splitlines()
+    assert any(name in line for line in message), message
 
 
 @pytest.mark.parametrize(("given", "name"), TOGETHER, ids=[f"{i} {name}" for i, (_, name) in enumerate(TOGETHER)])
@@ -41,7 +41,7 @@ def test_fields_that_do_not_go_together_are_refused_by_name(given: Changes, name
 
 def test_every_rule_of_a_single_field_refuses_by_its_name() -> None:
     """No field but free text and switches is without a value that is refused, beside wrong types."""
-    spoilt = alone()
-    for name, value in spoilt:
+    corrupted = alone()
+    for name, value in corrupted:
         first, *others = str(refusal({name: value})).splitlines()
         assert first.startswith(f"{name} = ") and not others, (name, value, first)

@@ -11,7 +11,7 @@ def problems(**changes):
     return validate.problems(config)
 
 
-@pytest.mark.parametrize("changes, wanted", [
+@pytest.mark.parametrize("changes, expected", [
     ({"mesh__data": 3}, "data.batch_size = 16: must be a multiple of mesh.data x mesh.fsdp = 3"),
     ({"mesh__data": 4, "mesh__fsdp": 2, "data__micro_batches": 4},
      "data.batch_size = 16: must be a multiple of mesh.data x mesh.fsdp x data.micro_batches = 32"),
@@ -26,9 +26,9 @@ def problems(**changes):
     ({"mesh__tensor": 4, "model__num_kv_heads": 2, "mesh__kv_heads": "refuse"},
      "mesh.tensor = 4: must divide model.num_kv_heads = 2, or set mesh.kv_heads = 'replicate'"),
 ])  # fmt: skip
-def test_what_devices_do_not_divide_is_refused_in_a_line(changes, wanted):
-    (found,) = problems(**changes)
-    assert found.startswith(wanted) and "\n" not in found
+def test_what_devices_do_not_divide_is_refused_in_a_line(changes, expected):
+    (result,) = problems(**changes)
+    assert result.startswith(expected) and "\n" not in result
 
 
 def test_what_they_divide_is_allowed():
@@ -37,5 +37,5 @@ def test_what_they_divide_is_allowed():
 
 
 def test_a_stage_of_a_curriculum_must_be_divisible_too():
-    (found,) = problems(mesh__data=8, data__curriculum=({"steps": 5, "length": 64, "batch_size": 12},))
-    assert found.startswith("data.curriculum[0].batch_size = 12: must be a multiple of")
+    (result,) = problems(mesh__data=8, data__curriculum=({"steps": 5, "length": 64, "batch_size": 12},))
+    assert result.startswith("data.curriculum[0].batch_size = 12: must be a multiple of")

@@ -100,8 +100,8 @@ def test_a_new_field_needs_nothing_and_makes_results_incomparable(name, monkeypa
     config = whole_config()
     assert provenance.flat(config)[name] == 1
     for one in EVALUATIONS:
-        mine, other = asked(config, one), asked(with_field(config, name, 2), one)
-        assert provenance.other_questions(one, mine, other, True)[0] == [f"{name} = 1 against 2"]
+        own, other = asked(config, one), asked(with_field(config, name, 2), one)
+        assert provenance.other_questions(one, own, other, True)[0] == [f"{name} = 1 against 2"]
     harmless = schema.field(1, "a new setting", compare=())
     monkeypatch.setattr(base, "SCHEMA", base.SCHEMA.adding(name, harmless))
     assert not any(provenance.shapes(name, one) for one in EVALUATIONS)
@@ -109,9 +109,9 @@ def test_a_new_field_needs_nothing_and_makes_results_incomparable(name, monkeypa
 
 def test_lists_of_conditions_are_compared_where_both_asked_as_configured_and_not_where_one_was_asked_again():
     one, two = whole_config(eval__multiples=(1,)), whole_config(eval__multiples=(1, 2))
-    for configured, wanted in ((True, ([], 1)), (False, (1, []))):
-        found = provenance.other_questions("retrieval", asked(one, "retrieval"), asked(two, "retrieval"), configured)
-        assert tuple(len(part) or [] for part in found) == wanted
+    for configured, expected in ((True, ([], 1)), (False, (1, []))):
+        result = provenance.other_questions("retrieval", asked(one, "retrieval"), asked(two, "retrieval"), configured)
+        assert tuple(len(part) or [] for part in result) == expected
     # Of the loss, lengths shape every row.
     assert provenance.other_questions("loss", asked(one, "loss"), asked(two, "loss"), True)[0]
 
@@ -185,12 +185,12 @@ def test_a_parent_that_changed_is_named_and_one_that_moved_along_is_found(tmp_pa
     (tmp_path / "a").rename(tmp_path / "b")
     parent, child = tmp_path / "b/runs/base/seed0", tmp_path / "b/runs/tuned/seed0"
     assert provenance.parent_problem(child) == provenance.parent_problem(child, siblings_only=True) == ""
-    wanted = {"base/seed0": whole_config(budget__amount=300)}
-    wanted["base/seed0"]["model"]["vocab_size"] = None
-    told = "started from base/seed0, which has changed since: budget.amount was 30.0, is now 300.0"
-    assert provenance.parent_problem(child, wanted=wanted) == told
+    expected = {"base/seed0": whole_config(budget__amount=300)}
+    expected["base/seed0"]["model"]["vocab_size"] = None
+    message = "started from base/seed0, which has changed since: budget.amount was 30.0, is now 300.0"
+    assert provenance.parent_problem(child, wanted=expected) == message
     (parent / "config.json").write_text(json.dumps(whole_config(budget__amount=300)))
-    assert provenance.parent_problem(child, siblings_only=True) == told
+    assert provenance.parent_problem(child, siblings_only=True) == message
     synthetic.write_run(parent, configuration=whole_config(budget__amount=30), info=synthetic.run_json(step=31))
     assert provenance.parent_problem(child).endswith("it was at step 30, is now at 31")
     data = synthetic.run_json()["data"] | {"fingerprint": "e" * 64}

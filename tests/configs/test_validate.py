@@ -81,8 +81,8 @@ def test_the_impossible_is_refused_naming_field_and_value(overrides: dict, words
 
 
 def test_every_problem_is_told_at_once() -> None:
-    found = validate.problems(made(model__dropout=2.0, optimizer__beta1=1.0, data__split="random"))
-    assert [line.split(" ")[0] for line in found] == ["model.dropout", "data.split", "optimizer.beta1"]
+    result = validate.problems(made(model__dropout=2.0, optimizer__beta1=1.0, data__split="random"))
+    assert [line.split(" ")[0] for line in result] == ["model.dropout", "data.split", "optimizer.beta1"]
 
 
 # Fields of which a negative number has a meaning, and those that a rule over several fields bounds.

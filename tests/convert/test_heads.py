@@ -56,11 +56,11 @@ def test_pooled_heads_are_those_of_their_group(changes: dict[str, Any], num_kv_h
     config, params = made(**changes)
     ratio = 4 // num_kv_heads
     kinds = ["kernel", "bias"] if changes is FULL else ["kernel"]
-    found = {pool: heads.grouped(config, params, num_kv_heads, pool, seed=1) for pool in heads.POOLS}
+    results = {pool: heads.grouped(config, params, num_kv_heads, pool, seed=1) for pool in heads.POOLS}
     chosen: dict[tuple[int, int], set[int]] = {}
     for kind in kinds:
         old = key_and_value_heads(config, params, kind)
-        new = {pool: key_and_value_heads(*after, kind) for pool, after in found.items()}
+        new = {pool: key_and_value_heads(*after, kind) for pool, after in results.items()}
         for part in (0, 1):
             for g in range(num_kv_heads):
                 group = np.stack(old[part][g * ratio : (g + 1) * ratio])
@@ -77,7 +77,7 @@ def test_pooled_heads_are_those_of_their_group(changes: dict[str, Any], num_kv_h
     # Keys and values come from one head, kernel and bias alike; which one differs by layer or group.
     assert all(len(which) == 1 for which in chosen.values())
     assert len(set(map(frozenset, chosen.values()))) > 1
-    for pool, (after, values) in found.items():
+    for pool, (after, values) in results.items():
         assert after.num_kv_heads == num_kv_heads, pool
         changed = {f"blocks.attention.{part}.{kind}" for part in ("qkv", "key", "value") for kind in kinds}
         assert all((values[name] == params[name]).all() for name in set(params) - changed)
@@ -101,11 +101,11 @@ def test_joining_equal_heads_leaves_the_logits(changes: dict[str, Any]) -> None:
                     at = start + g * K
                     whole[..., at + K : at + 2 * K] = whole[..., at : at + K]
                 twins[name] = whole
-    wanted = logits(config, twins)
+    expected = logits(config, twins)
     got = [heads.grouped(config, twins, 2, pool) for pool in ("mean", "first", "random")]
     for after in got[1:]:
         assert all((after[1][name] == x).all() for name, x in got[0][1].items())
-    np.testing.assert_allclose(logits(*got[0]), wanted, atol=1e-5)
+    np.testing.assert_allclose(logits(*got[0]), expected, atol=1e-5)
     # Unequal heads do differ, so the comparison can fail.
     assert np.abs(logits(*heads.grouped(config, params, 2)) - logits(config, params)).max() > 1e-2
 
@@ -160,8 +160,8 @@ def test_a_model_without_heads_is_the_one_with_them_masked(
     smaller, fewer = heads.removed(config, params, pairs)
     assert (smaller.num_heads, smaller.num_kv_heads, smaller.head_dim) == (*left, K)
     assert sum(x.size for x in fewer.values()) < sum(x.size for x in params.values())
-    wanted = logits(config, heads.masked(config, params, pairs))
-    np.testing.assert_allclose(logits(smaller, fewer), wanted, atol=1e-5)
+    expected = logits(config, heads.masked(config, params, pairs))
+    np.testing.assert_allclose(logits(smaller, fewer), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

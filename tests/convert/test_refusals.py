@@ -82,9 +82,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("family", "changes", "told"), REFUSED)
-def test_refused_by_name(family: str, changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told) as refused:
+@pytest.mark.parametrize(("family", "changes", "message"), REFUSED)
+def test_refused_by_name(family: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as refused:
         read(family, **changes)
     assert len(str(refused.value).splitlines()) == 1
 
@@ -157,8 +157,8 @@ YARN = dict(factor=8.0, beta_fast=16.0, beta_slow=2.0, truncate=False, mscale=0.
 def test_both_schemas_of_rope(family: str, changes: dict[str, Any], expected: dict[str, Any]) -> None:
     settings = read(family, **changes)[0].position.rope
     for name, value in expected.items():
-        found = settings[name] if name in ("theta", "fraction") else settings.scaling[name]
-        assert found == value, name
+        result = settings[name] if name in ("theta", "fraction") else settings.scaling[name]
+        assert result == value, name
 
 
 @pytest.mark.parametrize(
@@ -286,9 +286,9 @@ def test_tensors_that_are_missing_strange_or_misshapen_are_named(folder: Callabl
     changed["model.layers.1.self_attn.q_proj.bias"] = np.ones(96, np.float32)
     with pytest.raises(UserError) as refused:
         params_of(folder(**changed))
-    told = str(refused.value)
+    message = str(refused.value)
     for name in ("missing: model.norm.weight", "novel.weight", "q_proj.bias", "k_proj.weight has shape (48, 32), must"):
-        assert name in told
+        assert name in message
 
 
 def test_a_tied_head_may_be_written_out_but_must_be_the_embedding(folder: Callable[..., Path], tmp_path: Path) -> None:
@@ -303,10 +303,10 @@ def test_a_tied_head_may_be_written_out_but_must_be_the_embedding(folder: Callab
 @pytest.mark.parametrize("dtype", [np.float16, bfloat16])
 def test_half_precision_is_read_exactly(folder: Callable[..., Path], dtype: Any) -> None:
     whole = load_file(FOLDERS["llama"] / "model.safetensors")
-    found = params_of(folder(**{name: value.astype(dtype) for name, value in whole.items()}))
+    result = params_of(folder(**{name: value.astype(dtype) for name, value in whole.items()}))
     expected = whole["model.layers.1.mlp.up_proj.weight"].astype(dtype).astype(np.float32).T
-    assert found["blocks.mlp.up.kernel"].dtype == np.float32
-    np.testing.assert_array_equal(found["blocks.mlp.up.kernel"][1], expected)
+    assert result["blocks.mlp.up.kernel"].dtype == np.float32
+    np.testing.assert_array_equal(result["blocks.mlp.up.kernel"][1], expected)
 
 
 def test_tables_that_older_versions_saved_are_passed_over(folder: Callable[..., Path]) -> None:
@@ -318,8 +318,8 @@ def test_tables_that_older_versions_saved_are_passed_over(folder: Callable[..., 
 def test_a_bare_model_without_prefix_is_read(folder: Callable[..., Path]) -> None:
     whole = load_file(FOLDERS["gpt2"] / "model.safetensors")
     short = {name.removeprefix("transformer."): value for name, value in whole.items()}
-    found, expected = params_of(folder("gpt2", **dict.fromkeys(whole), **short)), params_of(FOLDERS["gpt2"])
-    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    result, expected = params_of(folder("gpt2", **dict.fromkeys(whole), **short)), params_of(FOLDERS["gpt2"])
+    assert all(np.array_equal(result[name], expected[name]) for name in expected)
 
 
 def test_other_types_are_refused(folder: Callable[..., Path]) -> None:
@@ -342,12 +342,12 @@ def shard(made: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
 def test_shards_are_read_by_their_index(folder: Callable[..., Path]) -> None:
     made = folder()
     shard(made, {})
-    found, expected = params_of(made), params_of(FOLDERS["llama"])
-    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    result, expected = params_of(made), params_of(FOLDERS["llama"])
+    assert all(np.array_equal(result[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "message"),
     [
         ({"model.norm.weight": "../elsewhere.safetensors"}, "no name of a safetensors file"),
         ({"model.norm.weight": "pytorch_model.bin"}, "no name of a safetensors file"),
@@ -355,10 +355,10 @@ def test_shards_are_read_by_their_index(folder: Callable[..., Path]) -> None:
         ({"model.norm.weight": "model-00001-of-00002.safetensors"}, "no tensor model.norm.weight"),
     ],
 )
-def test_a_wrong_index_is_refused(folder: Callable[..., Path], names: dict[str, str], told: str) -> None:
+def test_a_wrong_index_is_refused(folder: Callable[..., Path], names: dict[str, str], message: str) -> None:
     made = folder()
     shard(made, names)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         params_of(made)
 
 
@@ -378,9 +378,9 @@ def test_a_pickle_is_never_opened(folder: Callable[..., Path], tmp_path: Path) -
 
 
 def test_other_models_are_refused(folder: Callable[..., Path], tmp_path: Path) -> None:
-    for name, told in (("gemma", "'gemma': not supported"), ("lama", "did you mean llama"), (None, "None")):
+    for name, message in (("gemma", "'gemma': not supported"), ("lama", "did you mean llama"), (None, "None")):
         made = folder(config={"model_type": name})
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             from_hf.convert(made, tmp_path / "run")
         shutil.rmtree(made)
     with pytest.raises(UserError, match="no such directory"):

@@ -33,22 +33,22 @@ def config_of(values: dict[str, Any]) -> ConfigDict:
 def scalings(draw, pairs: int, kinds: tuple[str, ...]) -> dict[str, Any]:
     kind = draw(st.sampled_from(kinds))
     numbers = st.floats(1.0, 9.0)
-    found: dict[str, Any] = {"kind": kind}
+    results: dict[str, Any] = {"kind": kind}
     if kind != "none":
-        found |= {"factor": draw(numbers), "original_length": draw(st.integers(2, 64))}
+        results |= {"factor": draw(numbers), "original_length": draw(st.integers(2, 64))}
     if kind == "yarn":
-        found |= {"beta_fast": draw(st.floats(8, 40)), "beta_slow": draw(st.floats(0.5, 4))}
-        found["truncate"] = draw(st.booleans())
+        results |= {"beta_fast": draw(st.floats(8, 40)), "beta_slow": draw(st.floats(0.5, 4))}
+        results["truncate"] = draw(st.booleans())
         for name in ("mscale", "mscale_all_dim"):
-            found[name] = draw(st.none() | st.floats(0.1, 2))
+            results[name] = draw(st.none() | st.floats(0.1, 2))
     if kind == "llama3":
-        found |= {"low_freq_factor": draw(st.floats(0.5, 2)), "high_freq_factor": draw(st.floats(3, 8))}
+        results |= {"low_freq_factor": draw(st.floats(0.5, 2)), "high_freq_factor": draw(st.floats(3, 8))}
     if kind == "longrope":
         for name in ("short_factor", "long_factor"):
-            found[name] = tuple(draw(st.lists(numbers, min_size=pairs, max_size=pairs)))
+            results[name] = tuple(draw(st.lists(numbers, min_size=pairs, max_size=pairs)))
     if kind in ("yarn", "longrope"):
-        found["attention_factor"] = draw(st.none() | st.floats(0.5, 2))
-    return {f"position.rope.scaling.{name}": value for name, value in found.items()}
+        results["attention_factor"] = draw(st.none() | st.floats(0.5, 2))
+    return {f"position.rope.scaling.{name}": value for name, value in results.items()}
 
 
 @st.composite
@@ -56,7 +56,7 @@ def models(draw, name: str) -> dict[str, Any]:
     """Draws fields of config.model that a family can say."""
     heads, groups = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     head_dim = draw(st.sampled_from((4, 6, 8)))
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "vocab_size": draw(st.integers(3, 40)),
         "num_layers": draw(st.integers(1, 4)),
         "num_heads": heads * groups,
@@ -67,45 +67,45 @@ def models(draw, name: str) -> dict[str, Any]:
         "mlp_width": draw(st.integers(1, 24)),
         "position.rope.theta": draw(st.sampled_from((500.0, 10000.0, 2e6))),
     }
-    layers = found["num_layers"]
+    layers = results["num_layers"]
     if name in LLAMAS:
-        found |= {"num_kv_heads": groups, "head_dim": draw(st.sampled_from((4, 6, 8)))}
+        results |= {"num_kv_heads": groups, "head_dim": draw(st.sampled_from((4, 6, 8)))}
         if name != "llama":
-            found["width"] = draw(st.integers(4, 24))  # transformers' Llama insists on a multiple of the heads
+            results["width"] = draw(st.integers(4, 24))  # transformers' Llama insists on a multiple of the heads
         kinds = ("none", "longrope") if name == "phi3" else ("none", "linear", "dynamic", "yarn", "llama3", "longrope")
-        found |= draw(scalings(found["head_dim"] // 2, kinds))
+        results |= draw(scalings(results["head_dim"] // 2, kinds))
         window = draw(st.integers(1, 9))
         if name in ("mistral", "phi3"):
-            found["attention.window"] = draw(st.none() | st.just(window))
+            results["attention.window"] = draw(st.none() | st.just(window))
         if name in ("qwen2", "qwen3", "smollm3"):
-            found["attention.window_pattern"] = draw(st.lists(st.sampled_from((0, window)), max_size=3).map(tuple))
+            results["attention.window_pattern"] = draw(st.lists(st.sampled_from((0, window)), max_size=3).map(tuple))
         if name == "smollm3":
             kinds = st.lists(st.sampled_from(("rope", "none")), max_size=3)
-            found["position.pattern"] = draw(
+            results["position.pattern"] = draw(
                 kinds.filter(lambda kinds: not kinds or "rope" in kinds[:layers]).map(tuple)
             )
         bias = draw(st.booleans())
         if name in ("llama", "smollm3", "qwen3"):
-            found |= {"attention.qkv_bias": bias, "attention.out_bias": bias}
+            results |= {"attention.qkv_bias": bias, "attention.out_bias": bias}
         if name in ("llama", "smollm3"):
-            found["mlp_bias"] = draw(st.booleans())
-        found["attention.qkv_bias"] = found.get("attention.qkv_bias", name == "qwen2")
-        return found | {"attention.qk_norm": name == "qwen3"}
-    found |= {"norm": "layernorm", "norm_bias": True, "mlp_bias": True}
-    found["mlp"] = draw(st.sampled_from(("gelu", "gelu_exact", "relu", "relu2")))
+            results["mlp_bias"] = draw(st.booleans())
+        results["attention.qkv_bias"] = results.get("attention.qkv_bias", name == "qwen2")
+        return results | {"attention.qk_norm": name == "qwen3"}
+    results |= {"norm": "layernorm", "norm_bias": True, "mlp_bias": True}
+    results["mlp"] = draw(st.sampled_from(("gelu", "gelu_exact", "relu", "relu2")))
     bias = name != "gpt_neox" or draw(st.booleans())
-    found |= {"attention.qkv_bias": bias, "attention.out_bias": bias}
+    results |= {"attention.qkv_bias": bias, "attention.out_bias": bias}
     if name == "gpt_neox":
-        found["residual"] = draw(st.sampled_from(("serial", "parallel")))
-        found["position.rope.fraction"] = draw(st.sampled_from((1.0, 0.5)) if head_dim != 6 else st.just(1.0))
-        pairs = int(head_dim * found["position.rope.fraction"]) // 2
-        found |= draw(scalings(pairs, ("none", "linear", "yarn") if pairs > 1 else ("none", "linear")))
+        results["residual"] = draw(st.sampled_from(("serial", "parallel")))
+        results["position.rope.fraction"] = draw(st.sampled_from((1.0, 0.5)) if head_dim != 6 else st.just(1.0))
+        pairs = int(head_dim * results["position.rope.fraction"]) // 2
+        results |= draw(scalings(pairs, ("none", "linear", "yarn") if pairs > 1 else ("none", "linear")))
     if name == "gpt2":
-        found |= {"position.kind": "learned", "position.max_length": draw(st.integers(32, 50))}
-        found["attention.scale"] = draw(st.sampled_from((None, 1.0)))
+        results |= {"position.kind": "learned", "position.max_length": draw(st.integers(32, 50))}
+        results["attention.scale"] = draw(st.sampled_from((None, 1.0)))
     if name == "bloom":
-        found |= {"position.kind": "alibi", "mlp": "gelu", "mlp_width": 4 * found["width"], "embedding_norm": True}
-    return found
+        results |= {"position.kind": "alibi", "mlp": "gelu", "mlp_width": 4 * results["width"], "embedding_norm": True}
+    return results
 
 
 def drawn_params(config: ConfigDict) -> dict[str, np.ndarray]:
@@ -227,17 +227,17 @@ def test_interleaved_pairs_become_halves_with_the_same_scores(values: dict[str, 
     params = drawn_params(config)
     changed, after = pairing.to_half(params, config)
     x = np.random.default_rng(1).standard_normal((5, width))
-    before, found = scores(params, config, x), scores(changed, after, x)
+    before, result = scores(params, config, x), scores(changed, after, x)
     assert after.model.position.rope.pairing == "half"
-    np.testing.assert_allclose(found, before, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(result, before, rtol=1e-6, atol=1e-9)
     assert np.abs(scores(changed, config, x) - before).max() > 0.1  # the pairing does matter
 
 
 def scores(params: dict[str, np.ndarray], config: ConfigDict, x: np.ndarray) -> np.ndarray:
     """q.k [T, T, H] of one layer by complex numbers: pair (a, b) is a + ib, turned by e^(i p w)."""
     model, length = config.model, len(x)
-    turning = model.head_dim if model.position.kind == "p_rope" else int(model.head_dim * model.position.rope.fraction)
-    w = model.position.rope.theta ** (-np.arange(0, turning, 2) / turning)
+    rotation = model.head_dim if model.position.kind == "p_rope" else int(model.head_dim * model.position.rope.fraction)
+    w = model.position.rope.theta ** (-np.arange(0, rotation, 2) / rotation)
     if model.position.kind == "p_rope":
         w[int(model.position.rope.fraction * model.head_dim / 2) :] = 0
 
@@ -247,9 +247,9 @@ def scores(params: dict[str, np.ndarray], config: ConfigDict, x: np.ndarray) -> 
         y = y.reshape(length, heads, model.head_dim)
         y = y / np.sqrt((y**2).mean(-1, keepdims=True) + model.norm_eps) * params[f"{name}_norm.scale"][0]
         half = model.position.rope.pairing == "half"
-        a, b = np.split(y[..., :turning], 2, axis=-1) if half else (y[..., :turning:2], y[..., 1:turning:2])
+        a, b = np.split(y[..., :rotation], 2, axis=-1) if half else (y[..., :rotation:2], y[..., 1:rotation:2])
         z = (a + 1j * b) * np.exp(1j * np.arange(length)[:, None, None] * w)
-        return np.concatenate([z.real, z.imag, y[..., turning:]], axis=-1)
+        return np.concatenate([z.real, z.imag, y[..., rotation:]], axis=-1)
 
     q, k = turned("query", model.num_heads), turned("key", model.num_kv_heads)
     return np.einsum("thk,shk->tsh", q, np.repeat(k, model.num_heads // model.num_kv_heads, axis=1))

@@ -63,7 +63,7 @@ USUAL = ("<pad>", "<|endoftext|>", "<|im_end|>", "<|call|>")
 
 
 @pytest.mark.parametrize(
-    ("given", "expected", "told"),
+    ("given", "expected", "message"),
     [
         (dict(in_config=2), 2, "documents end with '<|eot|>' (2), eos_token_id of config.json"),
         (dict(in_config=[3, 2]), 3, "documents end with '<|call|>' (3), eos_token_id of config.json"),
@@ -78,10 +78,10 @@ USUAL = ("<pad>", "<|endoftext|>", "<|im_end|>", "<|call|>")
         (dict(special=USUAL), 1, "documents end with '<|endoftext|>' (1), for its name; config.json has no eos"),
     ],
 )  # fmt: skip
-def test_the_checkpoints_eos_separates_documents(imported, capsys, tmp_path, given, expected, told) -> None:
+def test_the_checkpoints_eos_separates_documents(imported, capsys, tmp_path, given, expected, message) -> None:
     workdir = imported(**given)
     out = capsys.readouterr().out
-    assert told in out and out.count("documents end with") == 1
+    assert message in out and out.count("documents end with") == 1
     run = runs.load(workdir)
     assert run.tokenizer.separator == expected
     # what evaluation restores and what training reads are the same

@@ -30,8 +30,8 @@ def test_key_value_heads_are_joined_and_the_run_trains_on(saved, tmp_path: Path,
     assert capsys.readouterr().out == f"{new}: num_heads 4, num_kv_heads 2, scaling none, length 16\n"
     assert {path: path.read_bytes() for path in source.rglob("*") if path.is_file()} == before
     run, info = runs.load(new), read_json(new / "run.json")
-    wanted = heads.grouped(runs.load_config(source).model, arrays(source), 2)[1]
-    assert all((x == wanted[name]).all() for name, x in arrays(new).items())
+    expected = heads.grouped(runs.load_config(source).model, arrays(source), 2)[1]
+    assert all((x == expected[name]).all() for name, x in arrays(new).items())
     assert run.tokenizer.describe() == runs.load(source).tokenizer.describe()
     assert run.config.data.curriculum == ()
     done = {"operation": "kv_heads", "num_kv_heads": 2, "from_kv_heads": 4, "pool": "mean"}
@@ -45,7 +45,7 @@ def test_key_value_heads_are_joined_and_the_run_trains_on(saved, tmp_path: Path,
     validate.check(further)
     assert trainer.train(further, tmp_path / "up", quiet=True)["status"] == "done"
     for name, x in arrays(tmp_path / "up").items():
-        np.testing.assert_allclose(x, wanted[name], atol=1e-6)
+        np.testing.assert_allclose(x, expected[name], atol=1e-6)
     # With the old architecture it does not begin.
     old = cli.load(source / "config.json", {"init_from": str(new), "data.curriculum": ()})
     with pytest.raises(UserError, match=r"init_from = .*: model.num_kv_heads is 2 there and 4 here"):
@@ -79,8 +79,8 @@ def test_heads_are_masked_or_removed(saved, tmp_path: Path) -> None:
     paths = (f"--from={source}", f"--workdir={tmp_path / 'masked'}")
     call("drop_heads", *paths, "--heads=0:1, 1:2,1:2")
     config, params = runs.load_config(source), arrays(source)
-    wanted = heads.masked(config.model, params, [(0, 1), (1, 2)])
-    assert all((x == wanted[name]).all() for name, x in arrays(tmp_path / "masked").items())
+    expected = heads.masked(config.model, params, [(0, 1), (1, 2)])
+    assert all((x == expected[name]).all() for name, x in arrays(tmp_path / "masked").items())
     origin = read_json(tmp_path / "masked" / "run.json")["origin"]
     assert (origin["heads"], origin["removed"]) == (["0:1", "1:2"], False)
     call("drop_heads", paths[0], f"--workdir={tmp_path / 'removed'}", "--heads=0:1,1:2", "--remove")

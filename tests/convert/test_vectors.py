@@ -70,12 +70,12 @@ def test_padding_on_the_left_changes_nothing_at_real_tokens(case: Case) -> None:
 def test_greedy_continuation_through_the_cache_is_the_same(case: Case) -> None:
     """Both rows, the second left-padded, so that one compiled program also shows that its neighbour changes nothing."""
     length, greedy = case.ids.shape[1], case.expected["greedy"][0]
-    found = decode.generate(
+    result = decode.generate(
         case.run.graphdef, case.run.params, case.ids, mask_BT=case.mask, max_new=len(greedy) - length
     )
-    np.testing.assert_array_equal(found[0], greedy[length:])
+    np.testing.assert_array_equal(result[0], greedy[length:])
     # The same tokens without a cache: each new one is the likeliest after all before it.
-    assert int(found[1, 0]) == int(case.expected["logits_left_padded"][1, -1].argmax())
+    assert int(result[1, 0]) == int(case.expected["logits_left_padded"][1, -1].argmax())
 
 
 def test_what_the_run_directory_holds(case: Case) -> None:

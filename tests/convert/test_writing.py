@@ -16,15 +16,15 @@ from training.run_directory.checkpoint import flat
 def test_what_is_written_is_what_is_restored(saved) -> None:
     workdir = saved()
     run = runs.load(workdir)
-    wanted = initialise(config_of().model, 0)[1]
-    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, run.params, wanted)))
+    expected = initialise(config_of().model, 0)[1]
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, run.params, expected)))
     assert run.step == 0
     assert run.tokenizer.describe()["kind"] == "byte"
     assert run.config.init_from == str(workdir)
     info = json.loads((workdir / "run.json").read_text())
     assert info["status"] == "done"
     assert info["origin"] == {"kind": "test"}
-    assert info["parameters"]["total"] == sum(x.size for x in jax.tree.leaves(wanted))
+    assert info["parameters"]["total"] == sum(x.size for x in jax.tree.leaves(expected))
     assert [path.name for path in workdir.parent.iterdir()] == [workdir.name]
 
 

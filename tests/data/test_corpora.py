@@ -155,7 +155,7 @@ LONG = "[" * 100_000
 
 
 @pytest.mark.parametrize(
-    ("files", "path", "told"),
+    ("files", "path", "message"),
     [
         ({}, "*.txt", r"data\.path = .*/\*\.txt': no file matches"),
         ({}, "none.txt", "none.txt': no file matches"),
@@ -186,12 +186,12 @@ LONG = "[" * 100_000
         ({"a.jsonl": '{"n": ' + "1" * 5000 + "}\n"}, "*", "line 1: cannot be read as JSON"),
     ],
 )
-def test_mistakes(tmp_path, files, path, told):
+def test_mistakes(tmp_path, files, path, message):
     write(tmp_path / "in", files)
-    with pytest.raises(UserError, match=told) as error:
+    with pytest.raises(UserError, match=message) as error:
         open_texts(tmp_path / "in" / path, tmp_path / "cache")
     assert "\n" not in str(error.value)
-    assert not [found for found in (tmp_path / "cache").rglob("*") if found.is_dir() and found.name != "corpora"]
+    assert not [result for result in (tmp_path / "cache").rglob("*") if result.is_dir() and result.name != "corpora"]
 
 
 def test_a_file_that_cannot_be_read(tmp_path, monkeypatch):
@@ -218,9 +218,9 @@ def test_a_file_that_changes_between_planning_and_writing(tmp_path, monkeypatch)
     plan = corpora._plan
 
     def planned(*args):
-        found = plan(*args)
+        result = plan(*args)
         path.write_text(words(1, 30))
-        return found
+        return result
 
     monkeypatch.setattr(corpora, "_plan", planned)
     with pytest.raises(UserError, match="changed while it was being read"):

@@ -23,17 +23,17 @@ def test_rows_are_whole_and_every_token_is_scored_once_or_counted(sizes, separat
     stream = Stream(sizes, separated, "validation")
     setting = {"training_length": home, "max_tokens": most, "skip": length if slides else 0}
     setting["before"] = setting["skip"]
-    found = ExactRows(stream, length=length, batch_size=batch, **setting)
-    targets = [target for rows in found for target in scored(rows)]
-    assert len(set(targets)) == len(targets) == found.tokens == found.rows * length
+    result = ExactRows(stream, length=length, batch_size=batch, **setting)
+    targets = [target for rows in result for target in scored(rows)]
+    assert len(set(targets)) == len(targets) == result.tokens == result.rows * length
     assert all(setting["skip"] < target < len(stream) - separated for target in targets)
-    assert found.available == max(0, len(stream) - separated - 1 - setting["skip"])
-    assert (found.rows == 0) == (found.available < length)
-    if not most or most >= found.available:
-        assert found.tokens + found.dropped == found.available and found.dropped < length
+    assert result.available == max(0, len(stream) - separated - 1 - setting["skip"])
+    assert (result.rows == 0) == (result.available < length)
+    if not most or most >= result.available:
+        assert result.tokens + result.dropped == result.available and result.dropped < length
         first = setting["skip"] + 1
-        assert sorted(targets) == list(range(first, first + found.tokens))
-    for rows in found:
+        assert sorted(targets) == list(range(first, first + result.tokens))
+    for rows in result:
         assert rows["tokens"].shape == (batch, setting["before"] + length)
         counts = rows["weights"].sum(axis=1)
         assert set(counts.tolist()) <= {0.0, float(length)}  # a row is whole, or fills up the last batch
@@ -45,6 +45,8 @@ def test_rows_are_whole_and_every_token_is_scored_once_or_counted(sizes, separat
 def test_lengths_that_divide_a_stretch_score_the_same_tokens_from_all_over_the_split():
     stream = Stream([1000], False, "validation")
     setting = {"batch_size": 3, "training_length": 4, "max_tokens": 256}
-    found = {n: sorted(t for rows in ExactRows(stream, length=n, **setting) for t in scored(rows)) for n in (4, 8, 32)}
-    assert found[4] == found[8] == found[32]
-    assert len(found[4]) == 256 and found[4][0] == 1 and found[4][-1] > 850
+    results = {
+        n: sorted(t for rows in ExactRows(stream, length=n, **setting) for t in scored(rows)) for n in (4, 8, 32)
+    }
+    assert results[4] == results[8] == results[32]
+    assert len(results[4]) == 256 and results[4][0] == 1 and results[4][-1] > 850

@@ -67,8 +67,8 @@ def where(files: Path, path: str) -> dict[str, str]:
 def test_every_format_of_the_same_documents_gives_the_same_rows(files: Path, tmp_path: Path) -> None:
     text = batches(tmp_path, **where(files, "texts/*.txt"))
     for path in EVERY:
-        found = batches(tmp_path, **where(files, path))
-        assert len(found) == len(text) and all(map(same, found, text)), path
+        result = batches(tmp_path, **where(files, path))
+        assert len(result) == len(text) and all(map(same, result, text)), path
 
 
 def test_the_same_tokens_in_every_format_train_to_the_same_losses(files: Path, tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_the_same_tokens_in_every_format_train_to_the_same_losses(files: Path, t
         given = settings(data__cache_dir=str(tmp_path / "cache"), **where(files, path), **model, **more)
         workdir = tmp_path / path.replace("/", "-").replace("*", "all")
         train(given, workdir, quiet=True)
-        found = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-        return [one[name] for one in found for name in ("train_loss", "val_loss") if name in one]
+        results = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+        return [one[name] for one in results for name in ("train_loss", "val_loss") if name in one]
 
     text = losses("texts/*.txt")
     assert len(text) >= 20
@@ -128,9 +128,9 @@ def test_what_is_wrong(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ]
     for name, content, more, message in cases:
         write(tmp_path, {name: content})
-        with pytest.raises(UserError, match=message) as told:
+        with pytest.raises(UserError, match=message) as text_message:
             opened(tmp_path / name, **more)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(text_message.value)
     monkeypatch.setattr(compressed, "MOST", 100)
     write(tmp_path, {"bomb.jsonl.gz": gzip.compress(b"a" * 200), "bomb.txt.gz": gzip.compress(b"a" * 200)})
     for name in ("bomb.jsonl.gz", "bomb.txt.gz"):

@@ -44,10 +44,10 @@ def test_other_data_is_another(tmp_path):
         "vocabulary": ("", {"data__weights__mqar": 1.0, "data__mqar__vocab_size": 32}),
         "stage": ("", {"data__curriculum": ({"steps": 1, "length": 15, "weights": {"text": 0.0, "mqar": 1.0}},)}),
     }
-    found = {
+    results = {
         name: identify(tmp_path / "a", tmp_path / "cache", t, **o)["fingerprint"] for name, (t, o) in cases.items()
     }
-    assert len(set(found.values())) == len(cases), found
+    assert len(set(results.values())) == len(cases), results
 
 
 @pytest.mark.parametrize("changes", [{"data__weights__text": 2.0}, {"data__mqar__pairs": 2}, {"name": "x"}])

@@ -15,22 +15,22 @@ SETTINGS = [(15, 4, 64), (20, 4, 8), (63, 16, 64), (3, 1, 8), (40, 3, 32)]
 
 def check(batch, vocab_size):
     """Reads rows as a human would; returns the pairs and the order they are asked in, for each row."""
-    half, found = vocab_size // 2, []
+    half, result = vocab_size // 2, []
     for tokens, targets, weights in zip(batch["tokens"], batch["targets"], batch["weights"], strict=True):
         row = np.append(tokens, targets[-1]).tolist()
         assert targets.tolist() == row[1:]
         m = int(weights.sum())
-        told, asked, padding = row[: 2 * m], row[2 * m : 4 * m], row[4 * m :]
-        pairs = dict(zip(told[::2], told[1::2], strict=True))
+        message, requested, padding = row[: 2 * m], row[2 * m : 4 * m], row[4 * m :]
+        pairs = dict(zip(message[::2], message[1::2], strict=True))
         assert len(pairs) == m, "keys are distinct"
         assert all(0 <= key < half <= value < vocab_size for key, value in pairs.items())
-        assert sorted(asked[::2]) == sorted(pairs), "every key is asked for once"
-        assert [pairs[key] for key in asked[::2]] == asked[1::2]
+        assert sorted(requested[::2]) == sorted(pairs), "every key is asked for once"
+        assert [pairs[key] for key in requested[::2]] == requested[1::2]
         assert not any(padding)
         # Scored exactly where the input is a question and the target its answer.
         assert np.flatnonzero(weights).tolist() == [2 * m + 2 * query for query in range(m)]
-        found.append((pairs, [list(pairs).index(key) for key in asked[::2]]))
-    return found
+        result.append((pairs, [list(pairs).index(key) for key in requested[::2]]))
+    return result
 
 
 @pytest.mark.parametrize(("length", "pairs", "vocab_size"), SETTINGS)
@@ -42,7 +42,7 @@ def test_training_rows_are_well_formed(length, pairs, vocab_size):
         "targets": "int32",
         "weights": "float32",
     }
-    assert {len(found) for found, _ in check(batch, vocab_size)} == set(range(1, pairs + 1))
+    assert {len(result) for result, _ in check(batch, vocab_size)} == set(range(1, pairs + 1))
 
 
 @pytest.mark.parametrize(("length", "pairs", "vocab_size"), SETTINGS)
@@ -50,21 +50,21 @@ def test_training_rows_are_well_formed(length, pairs, vocab_size):
 def test_evaluation_rows_are_well_formed(length, pairs, vocab_size, fixed):
     batch = mqar.evaluation_rows(7, 0, 100, length=length, pairs=pairs, vocab_size=vocab_size, fixed=fixed)
     depths = batch.pop("depths")
-    found = check(batch, vocab_size)
-    assert {len(told) for told, _ in found} == ({pairs} if fixed else set(range(1, pairs + 1)))
-    for (told, order), row, weights in zip(found, depths, batch["weights"], strict=True):
+    result = check(batch, vocab_size)
+    assert {len(message) for message, _ in result} == ({pairs} if fixed else set(range(1, pairs + 1)))
+    for (message, order), row, weights in zip(result, depths, batch["weights"], strict=True):
         assert np.array_equal(~np.isnan(row), weights > 0)
-        assert np.allclose(row[weights > 0], np.array(order) / len(told))
+        assert np.allclose(row[weights > 0], np.array(order) / len(message))
 
 
 @pytest.mark.parametrize("vocab_size", [8, 64])
 def test_the_number_of_pairs_is_uniform_and_so_is_the_order(vocab_size):
-    found = check(mqar.rows(0, 0, 12_000, length=15, pairs=4, vocab_size=vocab_size), vocab_size)
-    numbers = Counter(len(pairs) for pairs, _ in found)
+    result = check(mqar.rows(0, 0, 12_000, length=15, pairs=4, vocab_size=vocab_size), vocab_size)
+    numbers = Counter(len(pairs) for pairs, _ in result)
     assert stats.chisquare([numbers[m] for m in range(1, 5)]).pvalue > 1e-3, numbers
-    orders = Counter(tuple(order) for pairs, order in found if len(pairs) == 3)
+    orders = Counter(tuple(order) for pairs, order in result if len(pairs) == 3)
     assert len(orders) == 6 and stats.chisquare(list(orders.values())).pvalue > 1e-3, orders
-    firsts = Counter(next(iter(pairs)) for pairs, _ in found if len(pairs) > 1)
+    firsts = Counter(next(iter(pairs)) for pairs, _ in result if len(pairs) > 1)
     if vocab_size > 8:  # in tiny vocabularies the rows held out are no even share of every key's
         assert len(firsts) == vocab_size // 2 and stats.chisquare(list(firsts.values())).pvalue > 1e-3
 

@@ -16,7 +16,7 @@ LENGTH = st.integers(1, 20)
 
 def pieces(batch: Batch) -> list[tuple[list[int], list[int]]]:
     """Takes rows apart by their segment ids alone; returns (inputs, targets) of each piece."""
-    found = []
+    results = []
     for row in range(len(batch["tokens"])):
         segments = batch["segments"][row]
         assert np.array_equal(np.unique(segments[segments > 0]), np.arange(1, segments.max() + 1))
@@ -27,8 +27,8 @@ def pieces(batch: Batch) -> list[tuple[list[int], list[int]]]:
             here = np.flatnonzero(segments == number)
             assert np.array_equal(here, np.arange(here[0], here[0] + len(here))), "a segment is in one stretch"
             assert np.array_equal(batch["positions"][row][here], np.arange(len(here)))
-            found.append((batch["tokens"][row][here].tolist(), batch["targets"][row][here].tolist()))
-    return found
+            results.append((batch["tokens"][row][here].tolist(), batch["targets"][row][here].tolist()))
+    return results
 
 
 @pytest.mark.fault(17)
@@ -37,8 +37,8 @@ def pieces(batch: Batch) -> list[tuple[list[int], list[int]]]:
 def test_segments_keep_documents_apart_and_lose_nothing(sizes, length):
     stream = Stream(sizes)
     packed = Packed(stream, length)
-    found = sorted(pieces(packed.rows(np.arange(len(packed)))))
-    rebuilt = iter(found)
+    result = sorted(pieces(packed.rows(np.arange(len(packed)))))
+    rebuilt = iter(result)
     for document in stream.documents():
         inputs, targets = [], []
         # A document that fits is whole, a longer one is cut into as few pieces as can be.

@@ -10,19 +10,19 @@ from tests.data.common import Stream, open_texts, settings, words, write
 
 def test_documents_go_to_one_part_each_and_new_ones_move_none():
     texts = [words(seed, 30) for seed in range(40)]
-    found = {}
+    results = {}
     for number in (30, 40):
         stream = Stream([20] * number, split="validation")
         for name in parts.PARTS:
-            found[number, name] = parts.part(stream, texts[:number], name)
+            results[number, name] = parts.part(stream, texts[:number], name)
     for number in (30, 40):
-        both = [found[number, name].tokens.tolist() for name in parts.PARTS]
+        both = [results[number, name].tokens.tolist() for name in parts.PARTS]
         assert not set(both[0]) & set(both[1]) and sorted(both[0] + both[1]) == list(range(20 * number))
         for name in parts.PARTS:
-            one = found[number, name]
+            one = results[number, name]
             assert len(one) == one.starts[-1] and np.diff(one.starts).tolist() == [20] * (len(one.starts) - 1)
             assert np.array_equal(one.byte_counts, one.tokens % 7)
-    assert set(found[30, "selection"].tokens.tolist()) < set(found[40, "selection"].tokens.tolist())
+    assert set(results[30, "selection"].tokens.tolist()) < set(results[40, "selection"].tokens.tolist())
 
 
 @pytest.mark.parametrize("separated", [True, False])
@@ -48,8 +48,8 @@ def test_tokenizers_agree_on_the_documents_and_training_validation_is_all_of_the
         )  # fmt: skip
         made = tokenizers.load(config.data, corpus)
         for name in parts.SPLITS:
-            found = pipeline.validation(config, made, corpus, length=13, batch_size=3, part=name)
-            scored[kind, name] = found.bytes
+            result = pipeline.validation(config, made, corpus, length=13, batch_size=3, part=name)
+            scored[kind, name] = result.bytes
         whole = pipeline.validation(config, made, corpus, length=13, batch_size=3)
         assert whole.bytes == scored[kind, "validation"]
     for name in parts.SPLITS:
@@ -60,8 +60,8 @@ def test_tokenizers_agree_on_the_documents_and_training_validation_is_all_of_the
 @pytest.mark.parametrize("packing", ["contiguous", "segments"])
 def test_every_scored_token_is_told_its_document(packing):
     stream = Stream([30, 1, 55, 8], split="validation")
-    found = Validation(stream, packing, length=11, batch_size=2)
-    for batch, documents in zip(found, found.documents(), strict=True):
+    result = Validation(stream, packing, length=11, batch_size=2)
+    for batch, documents in zip(result, result.documents(), strict=True):
         counts = batch["weights"] > 0
         assert np.array_equal(documents >= 0, counts)
         inside = np.searchsorted(stream.starts, batch["targets"][counts], "right") - 1

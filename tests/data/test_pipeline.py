@@ -37,9 +37,9 @@ def open_stream(texts: dict[str, str], **overrides) -> pipeline.TrainStream:
 
 
 def take(stream: pipeline.TrainStream, count: int) -> list[Batch]:
-    found = list(itertools.islice(stream, count))
+    result = list(itertools.islice(stream, count))
     stream.close()
-    return found
+    return result
 
 
 def is_text(batch: Batch) -> np.ndarray:
@@ -74,10 +74,10 @@ def test_workers_change_nothing(texts):
     alone = take(open_stream(texts, **MIXED), 14)
     stream = open_stream(texts, **MIXED, data__workers=2)
     stream.set_state({"batches": 5})
-    found = [next(stream) for _ in range(7)]
+    results = [next(stream) for _ in range(7)]
     state = json.loads(json.dumps(stream.get_state()))
     stream.close()
-    assert all(same(*pair) for pair in zip(found, alone[5:12], strict=True))
+    assert all(same(*pair) for pair in zip(results, alone[5:12], strict=True))
     fresh = open_stream(texts, **MIXED)
     fresh.set_state(state)
     assert all(same(*pair) for pair in zip(take(fresh, 2), alone[12:], strict=True))

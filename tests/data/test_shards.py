@@ -52,9 +52,9 @@ def batches(folder: Path, number: int = 6, **overrides: Any) -> list[dict[str, n
     """Returns the first training batches and all validation batches."""
     given, corpus, tokenizer = opened(folder, **overrides)
     stream = pipeline.TrainStream(given, tokenizer, corpus)
-    found = [next(stream) for _ in range(number)]
+    results = [next(stream) for _ in range(number)]
     stream.close()
-    return [*found, *pipeline.validation(given, tokenizer, corpus, length=16, batch_size=4)]
+    return [*results, *pipeline.validation(given, tokenizer, corpus, length=16, batch_size=4)]
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +85,8 @@ def test_every_format_of_the_same_tokens_gives_the_same_rows(files: Path, tmp_pa
     text = of("texts/*.txt", "held/*.txt")
     for path in SAME:
         held = "held/*.txt" if path.endswith("jsonl") else "held.bin"
-        found = of(path, held)
-        assert len(found) == len(text) and all(map(same, found, text)), path
+        result = of(path, held)
+        assert len(result) == len(text) and all(map(same, result, text)), path
     changed = ids(DOCUMENTS)
     changed[changed == ord("a")] += 1
     (tmp_path / "changed.bin").write_bytes(shard(changed))
@@ -103,13 +103,13 @@ def test_without_a_validation_path_the_last_tokens_validate(files: Path, tmp_pat
 
 def test_places_are_those_of_the_files_joined(files: Path) -> None:
     paths = sorted(files.glob("many_*.bin"))
-    found = []
+    results = []
     for path in paths:
         start = formats.head(path)
         layout = formats.TOKENS["llm.c"].layout(path, path.stat().st_size, start)
-        found.append(shards.Shard(path.name, str(path), path.stat().st_size, layout, "llm.c"))
+        results.append(shards.Shard(path.name, str(path), path.stat().st_size, layout, "llm.c"))
     tokens = ids(DOCUMENTS)
-    joined, whole = Joined(found, 7, len(tokens) - 5, 256), tokens[7:-5]
+    joined, whole = Joined(results, 7, len(tokens) - 5, 256), tokens[7:-5]
     draw = np.random.default_rng(0)
     for _ in range(50):
         a, b = sorted(draw.integers(0, len(whole), 2))
@@ -150,9 +150,9 @@ def test_bytes_are_measured_from_a_sample_or_not_known(files: Path, tmp_path: Pa
 def test_the_parts_of_the_validation_split_are_all_of_it(files: Path, tmp_path: Path, separator: int | None) -> None:
     where = {"data__path": str(files / "one.bin"), "data__validation_path": str(files / "held.bin")}
     _, corpus, _ = opened(tmp_path, **where, model__vocab_size=300, data__separator=separator)
-    found = [parts.open_split(corpus, None, name) for name in parts.PARTS]
-    count = sum(int(np.sum(np.asarray(one.tokens) != 0)) for one in found)
-    assert count == int(np.sum(ids(HELD_OUT) != 0)) and min(map(len, found)) > len(ids(HELD_OUT)) // 5
+    results = [parts.open_split(corpus, None, name) for name in parts.PARTS]
+    count = sum(int(np.sum(np.asarray(one.tokens) != 0)) for one in results)
+    assert count == int(np.sum(ids(HELD_OUT) != 0)) and min(map(len, results)) > len(ids(HELD_OUT)) // 5
 
 
 def test_fingerprints(files: Path, tmp_path: Path) -> None:
@@ -190,9 +190,9 @@ WRONG: list[tuple[str, bytes, str]] = [
 @pytest.mark.parametrize(("name", "content", "message"), WRONG)
 def test_damaged_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     write(tmp_path, {name: content})
-    with pytest.raises(UserError, match=message) as told:
+    with pytest.raises(UserError, match=message) as text_message:
         opened(tmp_path, data__path=str(tmp_path / name))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(text_message.value)
 
 
 @pytest.mark.parametrize(
@@ -282,11 +282,11 @@ def test_a_large_shard_starts_at_once_and_stays_on_disk(tmp_path: Path) -> None:
     with (tmp_path / "large.bin").open("wb") as file:
         file.write(shard([], count=count))
         file.truncate(1024 + 2 * count)
-    told = subprocess.run(
+    message = subprocess.run(
         [sys.executable, "-c", LARGE, tmp_path / "large.bin", tmp_path / "cache"],
         capture_output=True,
         text=True,
         check=True,
     )
-    seconds, mebibytes = map(float, told.stdout.split())
+    seconds, mebibytes = map(float, message.stdout.split())
     assert seconds < 3 and mebibytes < 300

@@ -34,8 +34,8 @@ def test_shares_make_up_the_batch_and_each_makes_its_own_rows_alone(shares: list
         whole = mixture()[0].batch(number, WHOLE)["tokens"]
         for share in shares:
             made, sources = mixture()
-            wanted = np.concatenate([whole[low:high] for low, high in share.spans(24)])
-            np.testing.assert_array_equal(made.batch(number, share)["tokens"], wanted)
+            expected = np.concatenate([whole[low:high] for low, high in share.spans(24)])
+            np.testing.assert_array_equal(made.batch(number, share)["tokens"], expected)
             assert sum(source.asked for source in sources) == 24 * len(share.parts) // share.of
     assert sorted(part for share in shares for part in share.parts) == list(range(shares[0].of))
 

@@ -100,9 +100,9 @@ def test_splits_that_overlap_are_refused(folder, tmp_path, train, validation, sh
     parts = {"data__tfds__train_split": train, "data__tfds__validation_split": validation}
     with pytest.raises(
         UserError, match=rf"validation_split = .*: {shared} of its records are in train_split = "
-    ) as told:
+    ) as message:
         open_named(folder, tmp_path, **parts)
-    assert repr(train) in str(told.value) and repr(validation) in str(told.value)
+    assert repr(train) in str(message.value) and repr(validation) in str(message.value)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_the_environments_folder(folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides", "told"),
+    ("name", "overrides", "message"),
     [
         (
             "tiny_storys",
@@ -175,8 +175,8 @@ def test_the_environments_folder(folder, tmp_path, monkeypatch):
         ("copied", {"data__field": "n"}, r"data\.field = 'n': of copied:1\.10\.0 is Scalar, not text"),
     ],
 )
-def test_mistakes(folder, tmp_path, name, overrides, told):
-    with pytest.raises(UserError, match=told) as error:
+def test_mistakes(folder, tmp_path, name, overrides, message):
+    with pytest.raises(UserError, match=message) as error:
         open_named(folder, tmp_path, name, **overrides)
     assert "\n" not in str(error.value)
 

@@ -54,9 +54,9 @@ def test_bytes_of_tokens_are_the_texts_bytes(bpe, texts):
     normalized = tokenizers.FromFile(trained(normalizer=library.normalizers.Sequence([
         library.normalizers.NFKC(), library.normalizers.Lowercase(), library.normalizers.Strip()])))  # fmt: skip
     for tokenizer in (tokenizers.Bytes(), tokenizers.Characters("".join(texts)), bpe, normalized):
-        found = list(tokenizer.encode_all(texts))
-        assert len(found) == len(texts)
-        for text, (ids, counts) in zip(texts, found, strict=True):
+        result = list(tokenizer.encode_all(texts))
+        assert len(result) == len(texts)
+        for text, (ids, counts) in zip(texts, result, strict=True):
             assert np.array_equal(ids, tokenizer.encode(text))
             assert len(counts) == len(ids) and counts.dtype == np.int32
             assert counts.sum() == (len(text.encode()) if len(ids) else 0)

@@ -25,14 +25,14 @@ def expected(stream: Stream, packing: str) -> list[int]:
 @hypothesis_settings(max_examples=150, deadline=None)
 def test_every_token_after_the_first_is_scored_once(sizes, separated, packing, length, batch_size):
     stream = Stream(sizes, separated, "validation")
-    found = Validation(stream, packing, length=length, batch_size=batch_size)
-    batches = list(found)
+    result = Validation(stream, packing, length=length, batch_size=batch_size)
+    batches = list(result)
     targets = [target for batch in batches for target in scored(batch)]
-    wanted = expected(stream, packing)
-    assert sorted(targets) == wanted
-    assert found.tokens == len(wanted)
-    assert found.bytes == sum(int(stream.byte_counts[token]) for token in wanted)
-    assert len(batches) == len(found)
+    required = expected(stream, packing)
+    assert sorted(targets) == required
+    assert result.tokens == len(required)
+    assert result.bytes == sum(int(stream.byte_counts[token]) for token in required)
+    assert len(batches) == len(result)
     for batch in batches:
         counts = batch["weights"] > 0
         assert batch["tokens"].shape == (batch_size, length)
@@ -58,9 +58,9 @@ def test_rows_do_not_depend_on_the_batch_size(sizes, packing, length, batch_size
 
 
 def test_a_part_of_the_split_is_spread_over_all_of_it():
-    found = Validation(Stream([1001], split="validation"), "contiguous", length=10, batch_size=4, max_tokens=95)
-    targets = [target for batch in found for target in scored(batch)]
-    assert found.rows == 10 and found.tokens == len(targets) == 100
+    result = Validation(Stream([1001], split="validation"), "contiguous", length=10, batch_size=4, max_tokens=95)
+    targets = [target for batch in result for target in scored(batch)]
+    assert result.rows == 10 and result.tokens == len(targets) == 100
     assert targets[0] == 1 and targets[-1] > 900
     gaps = np.diff(np.array(targets).reshape(10, 10)[:, 0])
     assert gaps.min() == gaps.max() == 100
@@ -68,8 +68,8 @@ def test_a_part_of_the_split_is_spread_over_all_of_it():
 
 
 def test_it_can_be_read_again():
-    found = Validation(Stream([9, 30, 4], split="validation"), "segments", length=7, batch_size=2)
-    assert [scored(batch) for batch in found] == [scored(batch) for batch in found]
+    result = Validation(Stream([9, 30, 4], split="validation"), "segments", length=7, batch_size=2)
+    assert [scored(batch) for batch in result] == [scored(batch) for batch in result]
 
 
 def test_a_split_shorter_than_a_row_is_one_row():
@@ -97,8 +97,8 @@ def test_of_a_text(tmp_path, tokenizer):
     corpus = open_texts(folder / "a.txt", tmp_path / "cache", data__split="first")
     held_out = text[int(0.9 * len(text)) :]
     made = tokenizers.load(config.data, corpus)
-    found = pipeline.validation(config, made, corpus, length=13, batch_size=3)
-    ids = [int(i) for batch in found for i in batch["targets"][batch["weights"] > 0]]
+    result = pipeline.validation(config, made, corpus, length=13, batch_size=3)
+    ids = [int(i) for batch in result for i in batch["targets"][batch["weights"] > 0]]
     everything = made.encode(held_out)
     assert ids == everything[1:].tolist()
-    assert found.bytes == len(held_out.encode()) - len(made.decode(everything[:1]).encode(errors="replace"))
+    assert result.bytes == len(held_out.encode()) - len(made.decode(everything[:1]).encode(errors="replace"))

@@ -127,9 +127,9 @@ def test_a_damaged_record_is_named(tmp_path) -> None:
     train, _ = tfds_sets.read_prepared(tmp_path)
     with pytest.raises(
         UserError, match=r"^train, record \d+: is damaged \(Corrupted Riegeli/records file: chunk"
-    ) as told:
+    ) as message:
         list(train)
-    place = int(str(told.value).split("record ")[1].split(":")[0])
+    place = int(str(message.value).split("record ")[1].split(":")[0])
     assert train[place - 1] == texts[place - 1].text
     with pytest.raises(UserError, match=f"record {place}: "):
         train[place]

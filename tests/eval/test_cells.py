@@ -10,20 +10,20 @@ def test_cells_add_up_to_the_whole():
     generator = np.random.default_rng(0)
     forced = cells.Answers(generator.random(500), generator.random(500) < 0.7, generator.random(500))
     generated = forced.at(np.arange(500) % 5 == 0)
-    found = cells.by_depth(forced, generated, cells.centres(5))
+    result = cells.by_depth(forced, generated, cells.centres(5))
     whole = cells.overall(forced, generated)
-    assert [cell["depth"] for cell in found] == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9])
-    assert sum(cell["examples"] for cell in found) == whole["examples"] == 500
-    assert sum(cell["correct"] for cell in found) == whole["correct"] == forced.correct.sum()
-    assert sum(cell["exact_match"]["examples"] for cell in found) == whole["exact_match"]["examples"] == 100
+    assert [cell["depth"] for cell in result] == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9])
+    assert sum(cell["examples"] for cell in result) == whole["examples"] == 500
+    assert sum(cell["correct"] for cell in result) == whole["correct"] == forced.correct.sum()
+    assert sum(cell["exact_match"]["examples"] for cell in result) == whole["exact_match"]["examples"] == 100
     assert whole["loss"] == pytest.approx(forced.loss.mean())
 
 
 def test_an_answer_goes_to_the_bin_it_lies_in():
     forced = cells.Answers(np.array([0.0, 0.19, 0.21, 0.99]), np.array([True, True, False, True]))
-    found = cells.by_depth(forced, None, cells.centres(5))
-    assert [(c["depth"], c["correct"], c["examples"]) for c in found] == [(0.1, 2, 2), (0.3, 0, 1), (0.9, 1, 1)]
-    assert found[0]["exact_match"] is None
+    result = cells.by_depth(forced, None, cells.centres(5))
+    assert [(c["depth"], c["correct"], c["examples"]) for c in result] == [(0.1, 2, 2), (0.3, 0, 1), (0.9, 1, 1)]
+    assert result[0]["exact_match"] is None
 
 
 def test_depths_may_be_points():
@@ -57,18 +57,24 @@ def test_cells_say_when_they_are_too_small_to_rank():
 
 
 def test_records_are_every_answer():
-    told = np.array(["12", "34"], object)
+    message = np.array(["12", "34"], object)
     forced = cells.Answers(
-        np.array([0.0, 1.0]), np.array([True, False]), np.array([0.5, 2.0]), np.array([4, 5]), reference=told
+        np.array([0.0, 1.0]), np.array([True, False]), np.array([0.5, 2.0]), np.array([4, 5]), reference=message
     )
     generated = cells.Answers(
-        np.array([1.0]), np.array([False]), None, np.array([5]), np.array([True]), told[1:], np.array(["a 34"], object)
+        np.array([1.0]),
+        np.array([False]),
+        None,
+        np.array([5]),
+        np.array([True]),
+        message[1:],
+        np.array(["a 34"], object),
     )
-    found = list(cells.records(forced, generated))
+    result = list(cells.records(forced, generated))
     shared = {"row": 5, "depth": 1.0, "distance": None, "correct": False, "reference": "34"}
-    assert found[1] == {"answer": "teacher_forced", **shared, "loss": 2.0, "found": None, "said": None}
-    assert found[2] == {"answer": "generated", **shared, "loss": None, "found": True, "said": "a 34"}
-    assert len(found) == 3
+    assert result[1] == {"answer": "teacher_forced", **shared, "loss": 2.0, "found": None, "said": None}
+    assert result[2] == {"answer": "generated", **shared, "loss": None, "found": True, "said": "a 34"}
+    assert len(result) == 3
 
 
 def test_the_share_of_answers_found_is_counted_beside_what_stands_at_its_place():

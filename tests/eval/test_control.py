@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from configs.rules import tasks
-from eval.progress import Silent
+from eval.progress import Quiet
 from eval.quality import retrieval, scoring
 from eval.variants import CONTROL, at_training_length, control, reach, variants
 
@@ -72,11 +72,11 @@ def test_decoding_forgets_what_lies_out_of_the_window(make, scheme):
     far, near = prompts.copy(), prompts.copy()
     far[:, :30] = rng.integers(1, 32, (8, 30))
     near[:, -4:-2] = rng.integers(1, 32, (8, 2))
-    told, forgotten, changed = (
+    message, forgotten, changed = (
         scoring.answer(local.model, run.params, given, max_new=4) for given in (prompts, far, near)
     )
-    np.testing.assert_array_equal(told, forgotten)
-    assert not np.array_equal(told, changed)
+    np.testing.assert_array_equal(message, forgotten)
+    assert not np.array_equal(message, changed)
     own = [scoring.answer(run.config.model, run.params, given, max_new=4) for given in (prompts, far)]
     assert not np.array_equal(*own)
 
@@ -92,14 +92,14 @@ def test_a_control_keeps_the_smaller_window_and_says_what_it_cannot(make):
 
 def copied(row: np.ndarray, column: int, window: int) -> int:
     """The token after the longest match of what stands before, the latest of equal ones, among the keys in sight."""
-    begin, best, found = max(0, column - window + 1), 0, -1
+    begin, best, result = max(0, column - window + 1), 0, -1
     for end in range(column - 1, begin - 1, -1):
         size = 0
         while end - size >= begin and row[end - size] == row[column - size] and size < 12:
             size += 1
         if size > best:
-            best, found = size, int(row[end + 1])
-    return found
+            best, result = size, int(row[end + 1])
+    return result
 
 
 @pytest.fixture
@@ -128,11 +128,11 @@ def test_the_control_is_at_chance_beyond_the_training_length(make, copier, name)
         setting["data__length"] = 255
     setting |= {"eval__multiples": (1, 4, 8), "eval__retrieval__depths": 3, "eval__retrieval__examples": 24}
     setting |= {"eval__retrieval__generate": False, "eval__retrieval__task": name}
-    found = retrieval.evaluate(make(**setting), Silent())
-    first, *beyond = found["by_length"]
+    result = retrieval.evaluate(make(**setting), Quiet())
+    first, *beyond = result["by_length"]
     assert first["control"] is None and first["measures_distance"] is None
     assert first["distance"]["median"] < setting["data__length"]
-    medians = [entry["distance"]["median"] for entry in found["by_length"]]
+    medians = [entry["distance"]["median"] for entry in result["by_length"]]
     assert medians == sorted(medians) and medians[-1] > 3 * medians[0]
     for entry in beyond:
         low, high = entry["distance"]["quartiles"]
@@ -143,12 +143,12 @@ def test_the_control_is_at_chance_beyond_the_training_length(make, copier, name)
         assert entry["measures_distance"] is True
         if name in COPIED:
             assert entry["accuracy"] > 0.95
-    for cell in found["cells"]:
+    for cell in result["cells"]:
         if cell["length"] > setting["data__length"] and cell["distance"]["least"] > setting["data__length"]:
             assert cell["measures_distance"] is True
     # A needle right before the question is found by the control, and the cell says that it tells no distance.
     if name in ("passkey", "niah_single_1", "induction_repeat"):
-        last = [cell for cell in found["cells"] if cell["depth"] == 1.0 and cell["length"] > setting["data__length"]]
+        last = [cell for cell in result["cells"] if cell["depth"] == 1.0 and cell["length"] > setting["data__length"]]
         assert all(cell["control"]["accuracy"] > 0.95 and cell["measures_distance"] is False for cell in last)
 
 
@@ -156,15 +156,15 @@ def test_a_condition_that_the_control_can_answer_is_marked_and_extends_nothing(m
     """A little beyond the training length a window of it still sees most pairs; without a control nothing is known."""
     setting = {"data__weights__text": 0.0, "data__weights__mqar": 1.0, "data__length": 63, "data__mqar__pairs": 16}
     setting |= {"eval__retrieval__generate": False, "eval__retrieval__examples": 40}
-    found = retrieval.evaluate(make(**setting, eval__multiples=(1,), eval__lengths=(64, 255)), Silent())
-    near, far = found["by_length"][1:]
+    result = retrieval.evaluate(make(**setting, eval__multiples=(1,), eval__lengths=(64, 255)), Quiet())
+    near, far = result["by_length"][1:]
     assert near["measures_distance"] is False and near["distance"]["least"] <= 63 and near["near"] is None
     assert far["measures_distance"] is True and far["accuracy"] == 1.0
-    assert found["effective_length"]["accuracy"]["trained"] == {"length": 255, "bounded": False}
-    off = retrieval.evaluate(make(**setting, eval__lengths=(255,), eval__retrieval__control=False), Silent())
+    assert result["effective_length"]["accuracy"]["trained"] == {"length": 255, "bounded": False}
+    off = retrieval.evaluate(make(**setting, eval__lengths=(255,), eval__retrieval__control=False), Quiet())
     assert off["by_length"][-1]["control"] is None and off["by_length"][-1]["measures_distance"] is None
     assert not any(record["answer"] == "control" for record in off["records"])
-    controlled = [record for record in found["records"] if record["answer"] == "control"]
+    controlled = [record for record in result["records"] if record["answer"] == "control"]
     assert {record["length"] for record in controlled} == {64, 255}
     right = [record["correct"] for record in controlled if record["length"] == 255]
     assert sum(right) == far["control"]["correct"] and len(right) == far["control"]["examples"]

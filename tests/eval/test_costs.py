@@ -6,7 +6,7 @@ import pytest
 
 from configs.errors import UserError
 from eval.cost import memory, programs, throughput
-from eval.progress import Silent
+from eval.progress import Quiet
 from models import counting, decode
 from models.kv_cache import KVCache
 
@@ -14,18 +14,18 @@ from models.kv_cache import KVCache
 def test_throughput_is_well_formed(make):
     run = make(eval__throughput__batch_size=2)
     before = jax.tree.map(np.array, run.params)
-    found = throughput.evaluate(run, Silent())
+    result = throughput.evaluate(run, Quiet())
     for name in ("train", "prefill", "decode"):
-        part = found[name]
+        part = result[name]
         low, high = part["spread"]
         assert 0 < low <= part["tokens_per_second"] <= high
         assert part["seconds"] > 0 and part["compile_seconds"] >= 0 and part["repeats"] == 2
         assert part["kernel"] in ("reference", "blocked", "xla", "blocked+reference", "reference+blocked")
-    assert found["train"]["batch_size"] == found["prefill"]["batch_size"] == 2
-    assert found["decode"]["batch_size"] == 1 and found["decode"]["new_tokens"] == 3
-    assert found["train"]["tokens_per_second"] == pytest.approx(2 * 16 / found["train"]["seconds"])
-    assert found["device"]["platform"] == "cpu" and found["attention_kernel"] == found["train"]["kernel"]
-    assert found["settings"]["shape"]["capacity"] == 19
+    assert result["train"]["batch_size"] == result["prefill"]["batch_size"] == 2
+    assert result["decode"]["batch_size"] == 1 and result["decode"]["new_tokens"] == 3
+    assert result["train"]["tokens_per_second"] == pytest.approx(2 * 16 / result["train"]["seconds"])
+    assert result["device"]["platform"] == "cpu" and result["attention_kernel"] == result["train"]["kernel"]
+    assert result["settings"]["shape"]["capacity"] == 19
     jax.tree.map(np.testing.assert_array_equal, before, run.params)  # timing a step must not train the run
 
 
@@ -54,23 +54,23 @@ def test_the_steps_that_are_timed_are_those_of_generation(make):
 
 def test_memory_by_formula_and_as_compiled(make):
     run = make(model__num_kv_heads=1)
-    found = memory.evaluate(run, Silent())
+    result = memory.evaluate(run, Quiet())
     leaves = jax.tree.leaves(run.params)
     parameters = sum(leaf.size for leaf in leaves) * 4
-    formula = found["formula"]
+    formula = result["formula"]
     assert formula["parameters"] == formula["gradients"] == parameters
     assert 2 * parameters <= formula["optimizer"] <= 2 * parameters + 64
     # 2 (keys and values) x 1 layer x 1 head x 8 x 4 bytes; for 16 + 3 tokens of one row.
     assert formula["kv_bytes_per_token"] == 64 and formula["kv_cache"] == 64 * 19
     assert formula["kv_cache"] == KVCache.create(run.config.model, 1, 19).nbytes
-    for part in found["compiled"].values():
+    for part in result["compiled"].values():
         assert part["peak"] == part["argument"] + part["output"] + part["temp"] - part["alias"]
-    step = found["compiled"]["train_step"]
+    step = result["compiled"]["train_step"]
     # Arguments: parameters, two moments, the batch (3 x 4 x 16 numbers of 4 bytes) and some scalars.
     assert 0 <= step["argument"] - (parameters + formula["optimizer"] + 768) < 256
     assert step["alias"] >= parameters + 2 * parameters  # parameters and moments are donated
-    assert found["compiled"]["prefill"]["argument"] >= parameters
-    assert found["measured"] is None  # a CPU does not count
+    assert result["compiled"]["prefill"]["argument"] >= parameters
+    assert result["measured"] is None  # a CPU does not count
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from eval import equivalence
 from eval import run as command
 from eval.equivalence import __main__ as main
 from eval.equivalence import cores, decoding, layouts, programs, rows, setting, target
-from eval.progress import Silent
+from eval.progress import Quiet
 from models import attention, decode, kernels, kv_cache, storage, transformer
 from models.kernels import masks
 from training.runtime import compile_only
@@ -42,8 +42,8 @@ def config_of(**changes: Any) -> ConfigDict:
 
 @pytest.fixture(scope="module")
 def tried() -> setting.Setting:
-    (found,) = setting.settings(config_of())
-    return found
+    (result,) = setting.settings(config_of())
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -70,31 +70,31 @@ def red(found: Iterable[rows.Row]) -> set[tuple[str, str]]:
 def test_holds_on_sound_code_and_says_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "KERNELS", ("reference", "blocked", "cudnn"))
     monkeypatch.setattr(decoding, "ROUNDED", {})
-    found = equivalence.check(config_of(), Silent())
-    assert found["passed"] and not any(row["exceeded"] for row in found["rows"])
-    told = {(row["what"], row["part"]) for row in found["rows"] if row["reason"] is None}
+    result = equivalence.check(config_of(), Quiet())
+    assert result["passed"] and not any(row["exceeded"] for row in result["rows"])
+    messages = {(row["what"], row["part"]) for row in result["rows"] if row["reason"] is None}
     both = ("core blocked", "fused QKV", "scanned layers", *POLICIES, "packed documents")
-    assert told == {
+    assert messages == {
         *((what, part) for what in (*both, "left padding") for part in ("output", "gradient")),
         *((what, "output") for what in ("decoding", "left-padded decoding")),
     }
-    for row in found["rows"]:
+    for row in result["rows"]:
         if row["reason"] is None:
             assert 0 <= row["relative"] <= row["tolerance"] < 1e-3 and row["absolute"] >= 0
         if "core" in row["what"]:
             assert row["where"] == "rope, window 5"
-    reasons = {row["what"]: row["reason"] for row in found["rows"] if row["reason"] is not None}
+    reasons = {row["what"]: row["reason"] for row in result["rows"] if row["reason"] is not None}
     assert reasons["core cudnn"] == "runs on NVIDIA GPUs alone, and this is cpu"
 
 
 def test_the_cores_of_tpus_run_interpreted_where_it_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = rows.Outcome({"out": np.ones(1)}, {"input": np.ones(1)})
+    result = rows.Outcome({"out": np.ones(1)}, {"input": np.ones(1)})
     met = {}
 
     def under(tried: setting.Setting, layer: cores.Layer, core: str) -> rows.Outcome:
         met[core] = kernels.pallas.platform()
         kernels.choose(core, platform=met[core], dtype=jnp.float32, head_dim=4, q_len=16, kv_len=16)
-        return found
+        return result
 
     monkeypatch.setattr(cores, "under", under)
     (short,) = setting.settings(config_of())
@@ -224,10 +224,10 @@ def test_a_scale_with_a_floor_is_red(tried: setting.Setting, monkeypatch: pytest
     right = storage.encode
 
     def wrong(x: Any, like: Any) -> Any:
-        found = right(x, like)
+        result = right(x, like)
         if not isinstance(like, storage.Quantised):
-            return found
-        return storage.Quantised(jnp.round(jnp.asarray(x)).astype(jnp.int8), jnp.ones_like(found.scales))
+            return result
+        return storage.Quantised(jnp.round(jnp.asarray(x)).astype(jnp.int8), jnp.ones_like(result.scales))
 
     monkeypatch.setattr(storage, "encode", wrong)
     monkeypatch.setattr(decoding, "ROUNDED", {"int8": decoding.ROUNDED["int8"]})
@@ -235,16 +235,21 @@ def test_a_scale_with_a_floor_is_red(tried: setting.Setting, monkeypatch: pytest
 
 
 def test_distances() -> None:
-    wanted = {"a": np.array([2.0, -4.0]), "b": np.array([1e-9])}
-    assert rows.distance({"a": np.array([2.0, -4.4]), "b": np.array([1e-9])}, wanted) == pytest.approx((0.4, 0.1, "a"))
+    expected = {"a": np.array([2.0, -4.0]), "b": np.array([1e-9])}
+    assert rows.distance({"a": np.array([2.0, -4.4]), "b": np.array([1e-9])}, expected) == pytest.approx(
+        (0.4, 0.1, "a")
+    )
     # A tensor of nothing but noise is measured against a hundredth of the largest.
-    assert rows.distance({"a": wanted["a"], "b": np.array([4e-4])}, wanted)[1:] == (pytest.approx(0.01, rel=1e-3), "b")
+    assert rows.distance({"a": expected["a"], "b": np.array([4e-4])}, expected)[1:] == (
+        pytest.approx(0.01, rel=1e-3),
+        "b",
+    )
     for bad in (np.nan, np.inf):
         row = rows.Row("x", "y", "output", "float32")
-        (found,) = rows.compared(row, rows.Outcome({"a": np.array([bad])}), rows.Outcome({"a": np.array([1.0])}))
-        assert found.exceeded
+        (result,) = rows.compared(row, rows.Outcome({"a": np.array([bad])}), rows.Outcome({"a": np.array([1.0])}))
+        assert result.exceeded
     with pytest.raises(ValueError, match="tensors differ"):
-        rows.distance({}, wanted)
+        rows.distance({}, expected)
 
 
 def test_what_would_not_act_is_made_to() -> None:
@@ -254,9 +259,9 @@ def test_what_would_not_act_is_made_to() -> None:
         "model__position__rope__scaling__factor": 2.0,
         "model__position__rope__scaling__original_length": 2048,
     }
-    (found,) = setting.settings(config_of(**changes))
-    assert found.model.attention.window == 4 and found.model.position.rope.scaling.original_length == 8
-    assert found.changed == {
+    (result,) = setting.settings(config_of(**changes))
+    assert result.model.attention.window == 4 and result.model.position.rope.scaling.original_length == 8
+    assert result.changed == {
         "model.attention.window": 4,
         "model.position.rope.scaling.original_length": 8,
     }
@@ -265,8 +270,8 @@ def test_what_would_not_act_is_made_to() -> None:
 
 
 def test_float32_is_tried_beside_the_dtype_of_the_config() -> None:
-    found = setting.settings(config_of(model__dtype="bfloat16"))
-    assert [one.dtype for one in found] == ["float32", "bfloat16"]
+    result = setting.settings(config_of(model__dtype="bfloat16"))
+    assert [one.dtype for one in result] == ["float32", "bfloat16"]
     with pytest.raises(UserError, match=r"eval.equivalence.length = 4: must be 8 or more"):
         setting.settings(config_of(eval__equivalence__length=4))
 
@@ -289,11 +294,11 @@ def test_float32_is_tried_beside_the_dtype_of_the_config() -> None:
     ],
 )
 def test_holds_for_other_configs(changes: dict[str, Any]) -> None:
-    found = equivalence.check(config_of(**changes), Silent())
-    assert found["passed"], [row for row in found["rows"] if row["exceeded"]]
-    assert {row["what"] for row in found["rows"]} >= {f"core {name}" for name in kernels.KERNELS[1:]}
+    result = equivalence.check(config_of(**changes), Quiet())
+    assert result["passed"], [row for row in result["rows"] if row["exceeded"]]
+    assert {row["what"] for row in result["rows"]} >= {f"core {name}" for name in kernels.KERNELS[1:]}
     if "data__packing" in changes:
-        assert {row["where"] for row in found["rows"] if row["what"] == "core xla"} == {
+        assert {row["where"] for row in result["rows"] if row["what"] == "core xla"} == {
             "rope, window 5",
             "rope, window 5, packed",
         }
@@ -309,7 +314,7 @@ def test_the_command_exits_with_one_where_something_is_exceeded(
     good = rows.Row("core blocked", "core reference", "output", "float32", absolute=0.0, relative=0.0, tolerance=1e-5)
     monkeypatch.setattr(equivalence, "GROUPS", (lambda setting: iter([good]),))
     assert main.main(["--config=configs/tiny.py"]) == 0
-    assert equivalence.evaluate(make(), Silent())["passed"]
+    assert equivalence.evaluate(make(), Quiet())["passed"]
 
 
 def test_it_is_asked_for_by_name_and_refuses_in_one_line() -> None:
@@ -323,12 +328,12 @@ def test_it_is_asked_for_by_name_and_refuses_in_one_line() -> None:
             main.main(arguments)
 
 
-@pytest.mark.parametrize("given, told", [
+@pytest.mark.parametrize("given, message", [
     (["--target=h1000:1"], "--target=h1000:1: must be"),
     (["--target=h100:1", "--length=8"], "--length: does not go with --target"),
 ])  # fmt: skip
-def test_a_target_that_is_none_or_with_shapes_of_its_own_is_refused(given: list[str], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_a_target_that_is_none_or_with_shapes_of_its_own_is_refused(given: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         main.main(["--config=configs/tiny.py", *given])
 
 
@@ -342,27 +347,27 @@ def test_every_core_is_compiled_refused_or_told_as_failing(monkeypatch: pytest.M
     monkeypatch.setattr(compile_only, "check", lambda name: "cpu")
     monkeypatch.setattr(compile_only, "describe", lambda name: ((jax.devices()[0],), 2**40))
     config = config_of(model__position__pattern=("rope", "alibi"), data__packing="segments")
-    found = target.check(config, "here", Silent())
-    status = {(row["core"], row["where"]): row["status"] for row in found["rows"]}
+    result = target.check(config, "here", Quiet())
+    status = {(row["core"], row["where"]): row["status"] for row in result["rows"]}
     kinds = {where for _, where in status}
-    assert found["passed"] and len(kinds) == 4  # two schemes, whole and packed
+    assert result["passed"] and len(kinds) == 4  # two schemes, whole and packed
     assert {status["blocked", kind] for kind in kinds} == {status["reference", kind] for kind in kinds} == {"compiles"}
     assert {status["cudnn", kind] for kind in kinds} == {"refused"}
-    assert all(row["temp"] > 0 for row in found["rows"] if row["status"] == "compiles")
-    assert {row["core"] for row in found["rows"] if row["chosen"]} == {"blocked"}
+    assert all(row["temp"] > 0 for row in result["rows"] if row["status"] == "compiles")
+    assert {row["core"] for row in result["rows"] if row["chosen"]} == {"blocked"}
 
     def broken(*arguments: Any, **settings: Any) -> Any:
         raise ValueError("no tile fits")
 
     monkeypatch.setitem(kernels.CORES, "blocked", broken)
-    found = target.check(config_of(), "here", Silent())
-    assert not found["passed"]
-    assert [row["reason"] for row in found["rows"] if row["wrong"]] == ["ValueError: no tile fits"]
+    result = target.check(config_of(), "here", Quiet())
+    assert not result["passed"]
+    assert [row["reason"] for row in result["rows"] if row["wrong"]] == ["ValueError: no tile fits"]
 
 
 def test_the_chosen_core_must_fit_the_devices_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_only, "check", lambda name: "cpu")
     monkeypatch.setattr(compile_only, "describe", lambda name: ((jax.devices()[0],), 1000))
-    found = target.check(config_of(), "here", Silent())
-    assert not found["passed"] and [row["core"] for row in found["rows"] if row["wrong"]] == ["blocked"]
-    assert {row["status"] for row in found["rows"]} == {"too large", "refused"}
+    result = target.check(config_of(), "here", Quiet())
+    assert not result["passed"] and [row["core"] for row in result["rows"] if row["wrong"]] == ["blocked"]
+    assert {row["status"] for row in result["rows"]} == {"too large", "refused"}

@@ -82,27 +82,27 @@ def test_logits_and_tokens_equal_plain_forward_passes(workdir: Path, generate, m
     """Rows of 7, 4 and 1 tokens behind padding that is no token: each as if it stood alone."""
     mask = np.arange(LENGTH) >= np.array([[0], [3], [6]])
     ids = np.where(mask, IDS, -100)
-    found = generate("--max_new=3", input_ids=ids, attention_mask=mask.astype(np.int64))
-    assert found["logits"].shape == (3, LENGTH, VOCAB) and found["logits"].dtype == np.float32
-    assert found["tokens"].shape == (3, LENGTH + 3) and found["tokens"].dtype == np.int64
-    assert (found["tokens"][:, :LENGTH] == ids).all()
-    assert np.isfinite(found["logits"]).all()
+    result = generate("--max_new=3", input_ids=ids, attention_mask=mask.astype(np.int64))
+    assert result["logits"].shape == (3, LENGTH, VOCAB) and result["logits"].dtype == np.float32
+    assert result["tokens"].shape == (3, LENGTH + 3) and result["tokens"].dtype == np.int64
+    assert (result["tokens"][:, :LENGTH] == ids).all()
+    assert np.isfinite(result["logits"]).all()
     run = runs.load(workdir)
     for row, real in enumerate(mask):
         logits, tokens = alone(run, ids[row, real], 3)
-        np.testing.assert_allclose(found["logits"][row, real], logits, atol=2e-5)
-        assert found["tokens"][row, np.append(real, [True] * 3)].tolist() == tokens
+        np.testing.assert_allclose(result["logits"][row, real], logits, atol=2e-5)
+        assert result["tokens"][row, np.append(real, [True] * 3)].tolist() == tokens
     monkeypatch.setattr(command, "LOGITS", 2 * LENGTH * VOCAB)  # two rows at once, so a last piece of one
     pieces = generate("--max_new=0", input_ids=ids, attention_mask=mask)
-    np.testing.assert_allclose(pieces["logits"], found["logits"], atol=2e-5)
+    np.testing.assert_allclose(pieces["logits"], result["logits"], atol=2e-5)
     assert (pieces["tokens"] == ids).all()
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.uint64])
 def test_any_integer_type_comes_back(generate, dtype: type) -> None:
-    found = generate("--max_new=0", input_ids=IDS.astype(dtype))
-    assert found["tokens"].dtype == dtype
-    assert (found["tokens"] == IDS).all()
+    result = generate("--max_new=0", input_ids=IDS.astype(dtype))
+    assert result["tokens"].dtype == dtype
+    assert (result["tokens"] == IDS).all()
 
 
 def test_a_type_too_small_for_the_vocabulary_is_widened(tmp_path: Path, generate) -> None:
@@ -211,8 +211,8 @@ def test_text_goes_on_as_text(tmp_path: Path, capsys) -> None:
     workdir = written(tmp_path / "run", tmp_path / "bytes", model__vocab_size=256)
     command.main([f"--workdir={workdir}", "--prompt=häm", "--max_new=5"])
     ids = np.frombuffer("häm".encode(), np.uint8)
-    wanted = bytes(alone(runs.load(workdir), ids, 5)[1]).decode(errors="replace")
-    assert capsys.readouterr().out == wanted + "\n"
+    expected = bytes(alone(runs.load(workdir), ids, 5)[1]).decode(errors="replace")
+    assert capsys.readouterr().out == expected + "\n"
     # In a process of its own: errors on their stream, one line, exit code 2.
     line = [sys.executable, "-m", "eval.generate", f"--workdir={workdir}", "--prompt="]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300)

@@ -100,8 +100,8 @@ def by_hand(run, ids):
 def test_loglikelihood_is_the_models_own(model):
     """Contexts of several lengths, empty and longer than the training length, in batches filled up with padding."""
     pairs = [("the of", " and"), ("", "to"), ("in is you that it he was", " for"), ("a", "b")]
-    found = model.loglikelihood([request(*pair) for pair in pairs], disable_tqdm=True)
-    for (context, continuation), (score, greedy) in zip(pairs, found, strict=True):
+    result = model.loglikelihood([request(*pair) for pair in pairs], disable_tqdm=True)
+    for (context, continuation), (score, greedy) in zip(pairs, result, strict=True):
         ids = list((context or "\0").encode() + continuation.encode())
         scores, right = by_hand(model.run, ids)
         new = len(continuation)
@@ -111,13 +111,13 @@ def test_loglikelihood_is_the_models_own(model):
 
 def test_rolling_scores_every_token_once_in_windows_of_the_training_length(model):
     text = "the and to in is you that it he was for on are as with his"
-    (found,) = model.loglikelihood_rolling([request(text)], disable_tqdm=True)
+    (result,) = model.loglikelihood_rolling([request(text)], disable_tqdm=True)
     ids, total, length = [0, *text.encode()], 0.0, 16
     for end in range(0, len(text), length):
         last = min(end + length, len(text))
         window = ids[max(0, last - length) : last + 1] if end else ids[: last + 1]
         total += by_hand(model.run, window)[0][-(last - end) :].sum()
-    assert found == pytest.approx(total, abs=1e-3)
+    assert result == pytest.approx(total, abs=1e-3)
 
 
 def test_generation_stops_where_it_must_and_is_greedy_decoding(model):
@@ -133,9 +133,9 @@ def test_generation_stops_where_it_must_and_is_greedy_decoding(model):
     assert cut == whole[0][: whole[0].index(stop)]
 
 
-@pytest.mark.parametrize("options, told", [({"top_k": 4}, "top_k"), ({"num_beams": 2}, "num_beams")])
-def test_an_option_that_would_be_ignored_is_refused(model, options, told):
-    with pytest.raises(UserError, match=told):
+@pytest.mark.parametrize("options, message", [({"top_k": 4}, "top_k"), ({"num_beams": 2}, "num_beams")])
+def test_an_option_that_would_be_ignored_is_refused(model, options, message):
+    with pytest.raises(UserError, match=message):
         model.generate_until([request("he", options)], disable_tqdm=True)
 
 
@@ -153,7 +153,7 @@ def test_the_harness_runs_its_own_tasks_from_files(workdir, tmp_path, monkeypatc
         (folder / f"{name}.yaml").write_text(TASK.format(name=f"tiny_{name}", kind=kind, more=more, data=data))
     argv = ["--workdir", str(workdir), "--tasks", "tiny_choice,tiny_until", "--include_path", str(folder)]
     harness.main(argv)
-    found = json.loads((workdir / "eval/harness.json").read_text())
+    result = json.loads((workdir / "eval/harness.json").read_text())
     run = harness.AblaxLM(str(workdir)).run
     right = 0
     for question in QUESTIONS:
@@ -162,9 +162,9 @@ def test_the_harness_runs_its_own_tasks_from_files(workdir, tmp_path, monkeypatc
             for choice in ("one", "two of them")
         ]
         right += int(np.argmax(scores)) == question["answer"]
-    assert found["results"]["tiny_choice"]["acc,none"] == right / len(QUESTIONS)
-    assert math.isfinite(found["results"]["tiny_until"]["exact_match,none"])
-    assert found["eval"] == "harness"
+    assert result["results"]["tiny_choice"]["acc,none"] == right / len(QUESTIONS)
+    assert math.isfinite(result["results"]["tiny_until"]["exact_match,none"])
+    assert result["eval"] == "harness"
 
 
 @pytest.mark.filterwarnings("ignore:os.fork")
@@ -187,8 +187,8 @@ def test_a_task_that_makes_its_own_texts_gets_lengths_and_the_runs_tokenizer(wor
     monkeypatch.setattr(harness.scoring, "answer", answer)
     argv = ["--workdir", str(workdir), "--tasks", "tiny_niah", "--include_path", str(folder)]
     harness.main([*argv, "--max_lengths", "64,96"])
-    found = json.loads((workdir / "eval/harness.json").read_text())["results"]["tiny_niah"]
-    assert found["64,none"] == found["96,none"] == 0.5
+    result = json.loads((workdir / "eval/harness.json").read_text())["results"]["tiny_niah"]
+    assert result["64,none"] == result["96,none"] == 0.5
     # As long as each length allows, in the run's tokens.
     assert {len(text) // 3 for text in seen} == {(64 - 12) // 3, (96 - 12) // 3}
     assert all(text.endswith("the magic number is") for text in seen)

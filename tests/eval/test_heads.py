@@ -12,7 +12,7 @@ from flax import nnx
 from configs.errors import UserError
 from eval import run as command
 from eval.heads import maps, per_head
-from eval.progress import Silent
+from eval.progress import Quiet
 from eval.quality import intervals, scoring
 from tests.models.common import build
 from tests.switches import cases, oracle
@@ -46,28 +46,28 @@ def entropy(p: np.ndarray) -> float:
 def by_hand(weights: np.ndarray, sinks: bool, window: list[int]) -> dict[str, np.ndarray]:
     """Means over queries, by loops, [L, H]."""
     layers, rows, count, length, _ = weights.shape
-    found = {name: np.zeros((layers, count)) for name in maps.MEASURES}
+    results = {name: np.zeros((layers, count)) for name in maps.MEASURES}
     for layer, head in np.ndindex(layers, count):
-        told: dict[str, list[float]] = {name: [] for name in maps.MEASURES}
+        messages: dict[str, list[float]] = {name: [] for name in maps.MEASURES}
         for row in range(rows):
             for i in range(1, length):
                 p = weights[layer, row, head, i]
                 keys = min(i + 1, window[layer] or length) + sinks
-                told["entropy"].append(entropy(p))
+                messages["entropy"].append(entropy(p))
                 if keys >= 2:
-                    told["entropy_share"].append(entropy(p) / np.log(keys))
-                told["distance"].append(sum(p[j] * (i - j) for j in range(length)) / p.sum())
-                told["first"].append(p[0])
-                told["previous"].append(p[i - 1])
-                told["largest"].append(max(p))
-                told["sink"].append(1 - p.sum())
-        for name, values in told.items():
-            found[name][layer, head] = np.mean(values)
-    return found
+                    messages["entropy_share"].append(entropy(p) / np.log(keys))
+                messages["distance"].append(sum(p[j] * (i - j) for j in range(length)) / p.sum())
+                messages["first"].append(p[0])
+                messages["previous"].append(p[i - 1])
+                messages["largest"].append(max(p))
+                messages["sink"].append(1 - p.sum())
+        for name, values in messages.items():
+            results[name][layer, head] = np.mean(values)
+    return results
 
 
-def close(got: Any, wanted: Any, tolerance: float = 2e-5) -> None:
-    np.testing.assert_allclose(np.asarray(got, np.float64), wanted, atol=tolerance, rtol=tolerance)
+def close(got: Any, expected: Any, tolerance: float = 2e-5) -> None:
+    np.testing.assert_allclose(np.asarray(got, np.float64), expected, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_every_switch_is_in_the_maps(name: str):
     sums = {key: np.asarray(x, np.float64) for key, x in layers.items()}
     pattern = tuple(config.attention.window_pattern) or (config.attention.window or 0,)
     windows = [pattern[layer % len(pattern)] for layer in range(config.num_layers)]
-    for measure, wanted in by_hand(weights, config.attention.sinks, windows).items():
+    for measure, expected in by_hand(weights, config.attention.sinks, windows).items():
         queries = sums["choosing" if measure == "entropy_share" else "queries"].sum(1)
-        close(sums[measure].sum(1) / queries[:, None], wanted)
+        close(sums[measure].sum(1) / queries[:, None], expected)
     close(sums["outputs"].transpose(0, 1, 3, 2, 4), outputs[:, :, :, maps.compared(LENGTH)])
     assert sums["core_difference"].max() < 1e-5
     apart = [
@@ -144,35 +144,35 @@ def heads_run(make):
 
 
 def test_known_heads_have_known_numbers(heads_run):
-    found = per_head.evaluate(heads_run, Silent())
-    by_head = {(head["layer"], head["head"]): head for head in found["heads"]}
+    result = per_head.evaluate(heads_run, Quiet())
+    by_head = {(head["layer"], head["head"]): head for head in result["heads"]}
     length = heads_run.config.data.length
-    assert found["rows"] == heads_run.config.eval.heads.rows and len(by_head) == 8
-    wanted = np.mean([np.log(n) for n in range(2, length + 1)])
-    assert by_head[0, 3]["entropy"] == pytest.approx(wanted, abs=1e-5)
+    assert result["rows"] == heads_run.config.eval.heads.rows and len(by_head) == 8
+    expected = np.mean([np.log(n) for n in range(2, length + 1)])
+    assert by_head[0, 3]["entropy"] == pytest.approx(expected, abs=1e-5)
     assert by_head[0, 3]["entropy_share"] == pytest.approx(1.0, abs=1e-5)
     assert by_head[0, 3]["distance"] == pytest.approx(np.mean([i / 2 for i in range(1, length)]), abs=1e-4)
-    assert found["dead"] == [
+    assert result["dead"] == [
         {"layer": 0, "head": 2, "why": "silent"},
         {"layer": 0, "head": 3, "why": "uniform"},
     ]
     assert by_head[0, 2]["importance"] == pytest.approx(0.0, abs=1e-6)
-    assert max(abs(head["importance"]) for head in found["heads"]) > 1e-3
-    layer = found["layers"][0]
+    assert max(abs(head["importance"]) for head in result["heads"]) > 1e-3
+    layer = result["layers"][0]
     assert layer["divergence"]["pairs"][0][1] == pytest.approx(0.0, abs=1e-5)
     assert layer["cosine"]["pairs"][0][1] == pytest.approx(1.0, abs=1e-5)
     assert layer["cka"]["pairs"][0][1] == pytest.approx(1.0, abs=1e-5)
     assert layer["divergence"]["pairs"][0][3] > 0.01 and layer["cka"]["pairs"][0][3] < 0.9
-    for head in found["heads"]:
+    for head in result["heads"]:
         low, high = head["entropy_interval"]
         assert low <= head["entropy"] <= high
-    json.dumps(found, allow_nan=False)
+    json.dumps(result, allow_nan=False)
 
 
 def test_importance_is_the_rise_of_the_loss_of_a_model_without_the_head(heads_run):
     run = heads_run
     model = run.config.model
-    found = per_head.evaluate(run, Silent())
+    result = per_head.evaluate(run, Quiet())
     pure = nnx.to_pure_dict(run.params)
     kernel = np.array(pure["blocks"]["attention"]["out"]["kernel"])
     size = kernel.shape[1] // model.num_heads
@@ -185,7 +185,7 @@ def test_importance_is_the_rise_of_the_loss_of_a_model_without_the_head(heads_ru
         losses = [scoring.score(model, params, batch)[0] for params in (masked, run.params)]
         total += float(((losses[0] - losses[1]) * batch["weights"]).sum())
         count += float(batch["weights"].sum())
-    head = next(head for head in found["heads"] if (head["layer"], head["head"]) == (1, 1))
+    head = next(head for head in result["heads"] if (head["layer"], head["head"]) == (1, 1))
     assert head["importance"] == pytest.approx(total / count, abs=1e-6)
 
 
@@ -193,14 +193,14 @@ def test_cka_against_its_definition_by_centred_gram_matrices():
     draw = np.random.default_rng(0)
     outputs = draw.standard_normal((5, 7, 3, 4))
     outputs[:, :, 2] = outputs[:, :, 0] @ np.linalg.qr(draw.standard_normal((4, 4)))[0] * 3 + 1  # turned, scaled, moved
-    found = per_head.cka_with_interval(outputs, np.ones((5, 7), bool))
+    result = per_head.cka_with_interval(outputs, np.ones((5, 7), bool))
     flat = outputs.reshape(35, 3, 4)
     centre = np.eye(35) - 1 / 35
     grams = [centre @ (flat[:, h] @ flat[:, h].T) @ centre for h in range(3)]
     hsic = [[np.sum(a * b) for b in grams] for a in grams]
-    wanted = [[hsic[a][b] / np.sqrt(hsic[a][a] * hsic[b][b]) for b in range(3)] for a in range(3)]
-    close(found["pairs"], wanted, 1e-6)
-    assert found["pairs"][0][2] == pytest.approx(1.0) and found["pairs"][0][1] < 0.6
+    expected = [[hsic[a][b] / np.sqrt(hsic[a][a] * hsic[b][b]) for b in range(3)] for a in range(3)]
+    close(result["pairs"], expected, 1e-6)
+    assert result["pairs"][0][2] == pytest.approx(1.0) and result["pairs"][0][1] < 0.6
     still = outputs.copy()
     still[:, :, 1] = 2.5
     assert per_head.cka_with_interval(still, np.ones((5, 7), bool))["pairs"][0][1] is None, "a still head has no CKA"
@@ -223,31 +223,31 @@ def test_maps_of_other_numbers_are_refused(heads_run, monkeypatch):
     monkeypatch.setattr(maps.Layer, "sinks", True)  # as if a switch were forgotten
     monkeypatch.setattr(per_head, "DIFFERENT", {"float32": 1e-9, "bfloat16": 1e-9})
     with pytest.raises(RuntimeError, match="the attention maps differ from what the core gave"):
-        per_head.evaluate(heads_run, Silent())
+        per_head.evaluate(heads_run, Quiet())
 
 
 def test_packed_rows_and_tasks_are_looked_at(make, recall_run):
     packed = make(data__packing="segments", eval__heads__importance=False, eval__heads__rows=4)
-    found = per_head.evaluate(packed, Silent())
-    assert "importance" not in found["heads"][0]
-    assert found["rows"] == 4 and 0 < found["queries"] < 4 * packed.config.data.length
-    recalled = per_head.evaluate(recall_run(eval__heads__rows=8), Silent())
+    result = per_head.evaluate(packed, Quiet())
+    assert "importance" not in result["heads"][0]
+    assert result["rows"] == 4 and 0 < result["queries"] < 4 * packed.config.data.length
+    recalled = per_head.evaluate(recall_run(eval__heads__rows=8), Quiet())
     assert recalled["source"] == "mqar" and len(recalled["heads"]) == 2
 
 
 def test_one_head_one_token_and_a_window_of_one_have_what_numbers_they_can(make):
     run = make(model__num_heads=1, model__width=2, model__attention__window=1, data__length=2, eval__heads__rows=4)
-    found = per_head.evaluate(run, Silent())
-    (head,) = found["heads"]
+    result = per_head.evaluate(run, Quiet())
+    (head,) = result["heads"]
     assert (head["entropy"], head["entropy_share"], head["largest"]) == (0.0, None, 1.0)
-    assert found["layers"][0]["divergence"]["mean"] is None
-    json.dumps(found, allow_nan=False)
+    assert result["layers"][0]["divergence"]["mean"] is None
+    json.dumps(result, allow_nan=False)
 
 
 def test_a_length_beyond_the_learned_table_is_refused_by_name(make):
     run = make(model__position__kind="learned", eval__heads__length=64)
     with pytest.raises(UserError, match=r"eval\.heads\.length = 64: the learned table has 16 positions"):
-        per_head.evaluate(run, Silent())
+        per_head.evaluate(run, Quiet())
 
 
 def test_heads_are_asked_for_by_name():

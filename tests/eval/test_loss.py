@@ -10,13 +10,13 @@ from flax import nnx
 from scipy.special import log_softmax
 
 from data import mqar
-from eval.progress import Silent
+from eval.progress import Quiet
 from eval.quality import loss, scoring
 from training.run_directory.run import Run, open_data
 
 
 def evaluated(run: Run) -> dict:
-    return loss.evaluate(run, Silent())
+    return loss.evaluate(run, Quiet())
 
 
 def held_out(text: Path) -> np.ndarray:
@@ -43,12 +43,12 @@ def test_the_loss_is_numpys_over_every_token_of_the_split(make, text: Path):
     run = make()
     tokens = held_out(text)
     expected = expected_losses(run, tokens, 16)
-    found = evaluated(run)
-    assert found["tokens"] == len(tokens) - 1 == len(expected)
-    assert found["loss"] == pytest.approx(expected.mean(), abs=2e-6)
-    low, high = found["loss_interval"]
-    assert low < found["loss"] < high
-    assert found["source"] == "text"
+    result = evaluated(run)
+    assert result["tokens"] == len(tokens) - 1 == len(expected)
+    assert result["loss"] == pytest.approx(expected.mean(), abs=2e-6)
+    low, high = result["loss_interval"]
+    assert low < result["loss"] < high
+    assert result["source"] == "text"
 
 
 @pytest.mark.parametrize("packing", ["contiguous", "segments"])
@@ -82,11 +82,11 @@ def test_the_loss_can_be_limited_to_rows_from_all_over_the_split(make, text: Pat
 
 
 def test_bits_per_byte_of_bytes(make):
-    found = evaluated(make(eval__multiples=(1,)))
-    assert found["bytes"] == found["tokens"]
-    assert found["bits_per_byte"] == pytest.approx(found["loss"] / math.log(2))
-    ends = [bound / math.log(2) for bound in found["loss_interval"]]
-    assert found["bits_per_byte_interval"] == pytest.approx(ends)
+    result = evaluated(make(eval__multiples=(1,)))
+    assert result["bytes"] == result["tokens"]
+    assert result["bits_per_byte"] == pytest.approx(result["loss"] / math.log(2))
+    ends = [bound / math.log(2) for bound in result["loss_interval"]]
+    assert result["bits_per_byte_interval"] == pytest.approx(ends)
 
 
 @pytest.mark.fault(26)
@@ -101,11 +101,11 @@ def test_the_batch_size_changes_nothing(make, packing: str):
 
 
 def test_every_position_is_counted(make):
-    found = evaluated(make())
-    curve = found["by_position"]
+    result = evaluated(make())
+    curve = result["by_position"]
     assert curve["start"][0] == 0 and curve["end"][-1] == 16 and curve["start"][1:] == curve["end"][:-1]
-    assert sum(curve["tokens"]) == found["tokens"]
-    assert np.average(curve["loss"], weights=curve["tokens"]) == pytest.approx(found["loss"])
+    assert sum(curve["tokens"]) == result["tokens"]
+    assert np.average(curve["loss"], weights=curve["tokens"]) == pytest.approx(result["loss"])
 
 
 def scored_targets(run: Run, monkeypatch) -> dict[int, np.ndarray]:
@@ -192,15 +192,15 @@ def test_a_split_shorter_than_a_length_says_so(make, text: Path):
 
 def test_a_run_on_recall_alone_is_scored_on_the_rows_that_training_validates_on(recall_run):
     run = recall_run()
-    found = evaluated(run)
+    result = evaluated(run)
     assert open_data(run.config) is None
-    assert found["source"] == "mqar" and found["bytes"] is None and found["bits_per_byte"] is None
-    assert found["by_length"][0]["loss"] == pytest.approx(found["loss"])
+    assert result["source"] == "mqar" and result["bytes"] is None and result["bits_per_byte"] is None
+    assert result["by_length"][0]["loss"] == pytest.approx(result["loss"])
     (batch,) = mqar.evaluation(run.config, length=15, batch_size=loss.RECALL_ROWS, rows=loss.RECALL_ROWS)
     losses, _ = scoring.score(run.config.model, run.params, batch)
     counted = batch["weights"] > 0
-    assert found["tokens"] == counted.sum()
-    assert found["loss"] == pytest.approx(losses[counted].mean(), abs=1e-5)
+    assert result["tokens"] == counted.sum()
+    assert result["loss"] == pytest.approx(losses[counted].mean(), abs=1e-5)
 
 
 def test_the_loss_of_answers_beyond_the_training_length_is_of_those_from_farther_back(make, recall_run):
@@ -217,8 +217,8 @@ def test_sliding_windows_score_the_same_tokens_each_from_its_window(make, text: 
     """By numpy: the windows that the protocol asks for, each alone, and of each only what it has moved by."""
     run = make(eval__multiples=(1, 2), eval__sliding=share, eval__tokens=0)
     tokens = held_out(text)
-    found = evaluated(run)["by_length"]
-    for entry, window in zip(found, (16, 32), strict=True):
+    result = evaluated(run)["by_length"]
+    for entry, window in zip(result, (16, 32), strict=True):
         step = max(1, round(share * window))
         assert entry["sliding"]["stride"] == step
         pieces, counted = [], []
@@ -243,12 +243,12 @@ def test_sliding_needs_twice_the_length_and_documents_that_are_joined(make):
 
 
 def test_the_loss_of_each_piece_of_text_is_kept_and_parts_of_the_split_are_scored_apart(make):
-    found = {split: evaluated(make(eval__split=split)) for split in ("validation", "selection", "test")}
-    for split, one in found.items():
+    results = {split: evaluated(make(eval__split=split)) for split in ("validation", "selection", "test")}
+    for split, one in results.items():
         assert one["split"] == split
         text = one["text"]
         assert sum(text["tokens"]) == one["tokens"]
         assert sum(text["loss"]) / one["tokens"] == pytest.approx(one["loss"], abs=1e-5)
-    tokens = {split: one["tokens"] for split, one in found.items()}
+    tokens = {split: one["tokens"] for split, one in results.items()}
     assert tokens["selection"] + tokens["test"] == pytest.approx(tokens["validation"], abs=2)
-    assert len({one["loss"] for one in found.values()}) == 3
+    assert len({one["loss"] for one in results.values()}) == 3

@@ -5,7 +5,7 @@ import pytest
 from configs.errors import ConfigError
 from configs.validate import check
 from eval.cost import fitting, memory, programs
-from eval.progress import Silent
+from eval.progress import Quiet
 
 BASE = dict(
     model__width=128,
@@ -43,18 +43,18 @@ def _compared(run) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
 
 def test_parameters_optimizer_and_cache_agree_exactly_and_differences_are_explained(make):
     run = make(model__num_layers=2, model__num_kv_heads=1, model__tie_embeddings=False)
-    found = memory.evaluate(run, Silent())
-    rows = found["side_by_side"]
+    result = memory.evaluate(run, Quiet())
+    rows = result["side_by_side"]
     for part in ("parameters", "optimizer", "kv_cache"):
         row = _row(rows, part)
         assert row["formula"] == row["compiled"] > 0 and row["difference"] == 0, part
     assert [row["part"] for row in rows] == list(memory.WHY) and all(row["why"] for row in rows)
-    assert all(row["measured"] is None for row in rows) and found["measured"] is None  # a CPU does not count
-    step = found["compiled"]["train_step"]
+    assert all(row["measured"] is None for row in rows) and result["measured"] is None  # a CPU does not count
+    step = result["compiled"]["train_step"]
     assert _row(rows, "train_step")["compiled"] == step["peak"]
-    assert _row(rows, "activations")["compiled"] == step["temp"] - found["formula"]["gradients"]
-    assert found["formula"]["logits"] == 4 * 4 * 16 * 256 < found["formula"]["activations"]
-    assert "fits" not in found
+    assert _row(rows, "activations")["compiled"] == step["temp"] - result["formula"]["gradients"]
+    assert result["formula"]["logits"] == 4 * 4 * 16 * 256 < result["formula"]["activations"]
+    assert "fits" not in result
 
 
 def test_what_is_quantised_is_counted_with_its_scales(make):
@@ -89,16 +89,16 @@ def test_activations_by_formula_are_within_15_percent_of_what_is_compiled(make, 
 
 @pytest.mark.parametrize(("limit", "start"), [(100, 16), (1000, 1), (1_000_000, 4), (10**8, 1 << 20)])
 def test_the_search_finds_the_largest_that_fits(limit: int, start: int):
-    asked = []
+    requested = []
 
     def peak(size: int) -> int:
-        asked.append(size)
+        requested.append(size)
         return 90 + 9 * size + (3 * size if size > 40 else 0)
 
-    found = fitting.search(peak, start, limit)
-    assert found["peak"] == peak(found["largest"]) <= limit < peak(found["too_large"]) == found["too_large_peak"]
-    assert found["too_large"] - found["largest"] <= max(1, found["largest"] // fitting.FINE)
-    assert len(asked) < 30 and len(set(asked[:-3])) == len(asked[:-3])  # each is compiled once
+    result = fitting.search(peak, start, limit)
+    assert result["peak"] == peak(result["largest"]) <= limit < peak(result["too_large"]) == result["too_large_peak"]
+    assert result["too_large"] - result["largest"] <= max(1, result["largest"] // fitting.FINE)
+    assert len(requested) < 30 and len(set(requested[:-3])) == len(requested[:-3])  # each is compiled once
 
 
 def test_the_search_says_where_nothing_or_everything_fits():
@@ -113,9 +113,9 @@ def test_what_fits_is_found_by_compiling(make, monkeypatch):
     run = make(eval__memory__limit_gib=0.002, eval__throughput__new_tokens=2)
     limit = 0.002 * fitting.GIB
     monkeypatch.setattr(fitting, "PROGRAMS", {"decode": fitting.PROGRAMS["decode"]})
-    found = fitting.largest_fits(run.config, limit, Silent())["decode"]
+    result = fitting.largest_fits(run.config, limit, Quiet())["decode"]
     for what, field in (("batch", "decode_batch_size"), ("length", "length")):
-        one = found[what]
+        one = result[what]
         run.config.eval.throughput.decode_batch_size, run.config.eval.throughput.length = 1, 16
         run.config.eval.throughput[field] = one["largest"]
         fits = programs.analysis(programs.lower_decode(run.config).compile())["peak"]

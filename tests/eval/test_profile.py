@@ -11,7 +11,7 @@ from eval.cost import profile, ready
 from eval.cost.hlo import Module
 from eval.cost.scopes import PARTS, Owner, owner
 from eval.cost.trace import from_table, record, shared
-from eval.progress import Silent
+from eval.progress import Quiet
 
 HLO = """HloModule jit_step, is_scheduled=true, entry_computation_layout={(f32[4,8]{1,0})->f32[4,8]{1,0}}
 
@@ -120,9 +120,9 @@ def _table(*rows: tuple[str, int, float]) -> str:
 
 
 def test_xprof_s_table_is_read():
-    found = from_table(_table(("%fusion.1", 4, 8.0), ("dot.1", 4, 2.0), ("other.9", 7, 99.0)), Module(HLO))
-    assert found.seconds == pytest.approx({"fusion.1": 8e-6, "dot.1": 2e-6}) and found.counts["dot.1"] == 4
-    shares = profile.shares(found, Module(HLO), calls=4, wall=5e-6)
+    result = from_table(_table(("%fusion.1", 4, 8.0), ("dot.1", 4, 2.0), ("other.9", 7, 99.0)), Module(HLO))
+    assert result.seconds == pytest.approx({"fusion.1": 8e-6, "dot.1": 2e-6}) and result.counts["dot.1"] == 4
+    shares = profile.shares(result, Module(HLO), calls=4, wall=5e-6)
     assert shares["shares"]["qkv_projection"] == pytest.approx(0.2)
     assert shares["spanning"] == pytest.approx(0.8) and shares["between_instructions"] == pytest.approx(0.5)
     with pytest.raises(UserError, match="no time for the program jit_step"):
@@ -138,25 +138,25 @@ def test_without_xprof_a_gpu_says_what_to_install(monkeypatch):
 
 def test_a_profile_of_all_programs(make, tmp_path: Path):
     run = make(model__num_layers=2, eval__throughput__new_tokens=4)
-    found = profile.evaluate(run, Silent())
-    assert found == json.loads(json.dumps(found))
-    for name, program in found["programs"].items():
+    result = profile.evaluate(run, Quiet())
+    assert result == json.loads(json.dumps(result))
+    for name, program in result["programs"].items():
         assert sum(program["shares"].values()) == pytest.approx(1)
         assert sum(entry["share"] for entry in program["by_direction"]) == pytest.approx(1)
         # A step of so tiny a model takes a few us in decoding, of which copying its counter is 2 to 8% under JAX 0.12.
         assert program["unnamed"] < (0.15 if name == "decode" else 0.05)
         assert program["source"] == "jax.profiler.ProfileData"
-        assert name.capitalize() + " is bound by" in found["answer"]
-        wanted = {"qkv_projection", "attention_scores", "output_projection", "mlp", "embedding_logits", "norm"}
-        wanted |= {"train": {"value_mixing", "optimizer"}, "prefill": {"value_mixing", "kv_write"}}.get(
+        assert name.capitalize() + " is bound by" in result["answer"]
+        expected = {"qkv_projection", "attention_scores", "output_projection", "mlp", "embedding_logits", "norm"}
+        expected |= {"train": {"value_mixing", "optimizer"}, "prefill": {"value_mixing", "kv_write"}}.get(
             name, {"kv_read", "kv_write"}
         )
-        assert {part for part, share in program["shares"].items() if share > 0} >= wanted, name
+        assert {part for part, share in program["shares"].items() if share > 0} >= expected, name
         assert set(program["shares"]) == set(PARTS)
-    both = {(one["part"], one["direction"]) for one in found["programs"]["train"]["by_direction"]}
+    both = {(one["part"], one["direction"]) for one in result["programs"]["train"]["by_direction"]}
     for part in ("qkv_projection", "attention_scores", "value_mixing", "output_projection", "mlp", "norm"):
         assert {(part, "forward"), (part, "backward")} <= both
-    assert {entry["direction"] for entry in found["programs"]["decode"]["by_direction"]} == {"forward"}
+    assert {entry["direction"] for entry in result["programs"]["decode"]["by_direction"]} == {"forward"}
 
 
 def _bytes(run, name: str, part: str) -> float:

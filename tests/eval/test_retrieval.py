@@ -5,13 +5,13 @@ import pytest
 
 from configs.rules import tasks
 from data.retrieval import Draw, Rows
-from eval.progress import Silent
+from eval.progress import Quiet
 from eval.quality import retrieval, scoring
 from training.run_directory.run import open_data
 
 
 def evaluated(run) -> dict:
-    return retrieval.evaluate(run, Silent())
+    return retrieval.evaluate(run, Quiet())
 
 
 def recalled(prompts: np.ndarray, pairs: int) -> np.ndarray:
@@ -44,49 +44,49 @@ def guesser(monkeypatch):
 
 
 def test_an_oracle_is_always_right(recall_run, oracle):
-    found = evaluated(recall_run(eval__multiples=(1, 2, 4), eval__scalings=("yarn",)))
-    assert found["task"] == "mqar" and found["accuracy"] == 1.0
-    assert [(e["scaling"], e["length"], e["accuracy"]) for e in found["by_length"]] == [
+    result = evaluated(recall_run(eval__multiples=(1, 2, 4), eval__scalings=("yarn",)))
+    assert result["task"] == "mqar" and result["accuracy"] == 1.0
+    assert [(e["scaling"], e["length"], e["accuracy"]) for e in result["by_length"]] == [
         (scaling, length, 1.0) for scaling in ("trained", "yarn") for length in (15, 30, 60)
     ]
-    for cell in found["cells"]:
+    for cell in result["cells"]:
         assert cell["accuracy"] == 1.0 and cell["pairs"] == 4 and cell["interval"][1] == 1.0
-    assert all(entry["exact_match"]["accuracy"] == 1.0 for entry in found["by_length"])
+    assert all(entry["exact_match"]["accuracy"] == 1.0 for entry in result["by_length"])
 
 
 def test_a_guesser_gets_what_chance_gives(recall_run, guesser):
-    found = evaluated(recall_run(eval__retrieval__examples=400))
-    for entry in found["by_length"]:
+    result = evaluated(recall_run(eval__retrieval__examples=400))
+    for entry in result["by_length"]:
         for counts in (entry, entry["exact_match"]):
             deviation = (counts["examples"] * (1 / 32) * (31 / 32)) ** 0.5
             assert abs(counts["correct"] - counts["examples"] / 32) < 4 * deviation
 
 
 def test_counts_add_up(recall_run, guesser):
-    found = evaluated(recall_run(eval__retrieval__examples=10, eval__batch_size=4))
-    first, second = found["by_length"]
+    result = evaluated(recall_run(eval__retrieval__examples=10, eval__batch_size=4))
+    first, second = result["by_length"]
     assert first["examples"] == 4 * 10  # each pair of each row once
     assert second["examples"] == 2 * 10 and second["near"] is None  # half of them, all from beyond the training length
     for entry in (first, second):
-        here = [cell for cell in found["cells"] if cell["length"] == entry["length"]]
+        here = [cell for cell in result["cells"] if cell["length"] == entry["length"]]
         assert sum(cell["examples"] for cell in here) == entry["examples"]
         assert sum(cell["correct"] for cell in here) == entry["correct"]
         assert sum(cell["exact_match"]["examples"] for cell in here) == entry["exact_match"]["examples"] == 10
-    assert [cell["depth"] for cell in found["cells"][:4]] == pytest.approx([0.1, 0.3, 0.5, 0.7])
+    assert [cell["depth"] for cell in result["cells"][:4]] == pytest.approx([0.1, 0.3, 0.5, 0.7])
 
 
 def test_records_and_effective_length_are_those_of_the_counts(recall_run, oracle):
     run = recall_run(eval__retrieval__control=False)
-    found = evaluated(run)
-    for entry in found["by_length"]:
-        here = [r for r in found["records"] if r["length"] == entry["length"] and r["scaling"] == entry["scaling"]]
-        told = [r for r in here if r["answer"] == "teacher_forced"]
+    result = evaluated(run)
+    for entry in result["by_length"]:
+        here = [r for r in result["records"] if r["length"] == entry["length"] and r["scaling"] == entry["scaling"]]
+        messages = [r for r in here if r["answer"] == "teacher_forced"]
         here = [r for r in here if r["answer"] != "control"]
-        assert len(told) == entry["examples"] and sum(r["correct"] for r in told) == entry["correct"]
-        assert len({r["row"] for r in told}) == entry["rows"]["examples"] == run.config.eval.retrieval.examples
-        assert len(here) - len(told) == entry["exact_match"]["examples"]
-    longest = max(entry["length"] for entry in found["by_length"])
-    assert found["effective_length"]["accuracy"]["trained"] == {"length": longest, "bounded": False}
+        assert len(messages) == entry["examples"] and sum(r["correct"] for r in messages) == entry["correct"]
+        assert len({r["row"] for r in messages}) == entry["rows"]["examples"] == run.config.eval.retrieval.examples
+        assert len(here) - len(messages) == entry["exact_match"]["examples"]
+    longest = max(entry["length"] for entry in result["by_length"])
+    assert result["effective_length"]["accuracy"]["trained"] == {"length": longest, "bounded": False}
 
 
 def test_the_generated_answer_is_the_teacher_forced_one(recall_run):
@@ -102,24 +102,24 @@ def test_the_generated_answer_is_the_teacher_forced_one(recall_run):
 
 
 def test_a_real_model_from_end_to_end(recall_run):
-    found = evaluated(recall_run(eval__retrieval__examples=6, eval__multiples=(2,), eval__scalings=("linear",)))
+    result = evaluated(recall_run(eval__retrieval__examples=6, eval__multiples=(2,), eval__scalings=("linear",)))
     # The training length was not asked for, but `accuracy` is about it.
-    assert [entry["multiple"] for entry in found["by_length"]] == [1, 2, 2]
-    assert found["accuracy"] == found["by_length"][0]["accuracy"] is not None
-    assert all(entry["loss"] > 0 for entry in found["by_length"])
+    assert [entry["multiple"] for entry in result["by_length"]] == [1, 2, 2]
+    assert result["accuracy"] == result["by_length"][0]["accuracy"] is not None
+    assert all(entry["loss"] > 0 for entry in result["by_length"])
 
 
 def test_without_generation(recall_run, oracle):
-    found = evaluated(recall_run(eval__retrieval__generate=False))
-    assert all(entry["exact_match"] is None for entry in found["by_length"] + found["cells"])
+    result = evaluated(recall_run(eval__retrieval__generate=False))
+    assert all(entry["exact_match"] is None for entry in result["by_length"] + result["cells"])
 
 
 def test_what_cannot_be_asked_says_why(make, recall_run, oracle):
     run = make(data__length=64, eval__retrieval__task="passkey", eval__retrieval__generate=False)
-    found = evaluated(run)
+    result = evaluated(run)
     needed = retrieval.make(run, "passkey").shortest() - 1
-    assert found["accuracy"] is None and found["cells"][0]["length"] == 128
-    assert found["by_length"][0]["reason"] == f"needle and question take {needed} tokens" and needed > 64
+    assert result["accuracy"] is None and result["cells"][0]["length"] == 128
+    assert result["by_length"][0]["reason"] == f"needle and question take {needed} tokens" and needed > 64
     learned = evaluated(recall_run(model__position__kind="learned", eval__multiples=(1, 2)))["by_length"]
     assert learned[0]["examples"] > 0 and learned[1]["reason"] == "the learned table has 15 positions"
     assert (
@@ -154,12 +154,12 @@ def reader(monkeypatch):
 
 
 def test_passkeys_that_are_read_are_right_at_every_depth(make, reader):
-    found = evaluated(make(data__length=150, eval__retrieval__depths=3, eval__batch_size=3))
-    assert found["task"] == "passkey" and found["accuracy"] == 1.0
-    assert [(cell["length"], cell["depth"], cell["examples"]) for cell in found["cells"]] == [
+    result = evaluated(make(data__length=150, eval__retrieval__depths=3, eval__batch_size=3))
+    assert result["task"] == "passkey" and result["accuracy"] == 1.0
+    assert [(cell["length"], cell["depth"], cell["examples"]) for cell in result["cells"]] == [
         (length, depth, 4) for length in (150, 300) for depth in (0.0, 0.5, 1.0)
     ]
-    assert all(entry["exact_match"]["accuracy"] == 1.0 and entry["loss"] == 0.5 for entry in found["by_length"])
+    assert all(entry["exact_match"]["accuracy"] == 1.0 and entry["loss"] == 0.5 for entry in result["by_length"])
 
 
 def test_one_wrong_digit_is_wrong(make, reader, monkeypatch):
@@ -171,9 +171,9 @@ def test_one_wrong_digit_is_wrong(make, reader, monkeypatch):
         return losses, likeliest
 
     def answer(*args, **kwargs):
-        found = original[1](*args, **kwargs)
-        found[0, -1] = 0
-        return found
+        result = original[1](*args, **kwargs)
+        result[0, -1] = 0
+        return result
 
     monkeypatch.setattr(scoring, "score", score)
     monkeypatch.setattr(scoring, "answer", answer)
@@ -207,9 +207,9 @@ def test_answers_of_several_lengths_share_one_batch(make, monkeypatch):
 
     monkeypatch.setattr(scoring, "answer", answer)
     run = make(data__length=150)
-    found, _, said = retrieval._generated(run, retrieval._lengths(run.config)[0], rows)
+    result, _, said = retrieval._generated(run, retrieval._lengths(run.config)[0], rows)
     assert said.tolist() == ["\x05\x06", "\x0ec\x00"]  # as many tokens as each row's own answers have
-    assert found[0, 0] and found[1].tolist() == [True, False]
+    assert result[0, 0] and result[1].tolist() == [True, False]
     assert seen["mask"].tolist() == [[0, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
     assert seen["prompts"][0, 1:].tolist() == [1, 2, 3, 4] and seen["prompts"][1, 2:].tolist() == [11, 12, 13]
 
@@ -242,11 +242,11 @@ def knower(monkeypatch):
 @pytest.mark.parametrize("name", tasks.TASKS)
 def test_every_task_is_asked_by_its_name(make, knower, name):
     setting = {"data__length": 255, "data__retrieval__form": "short", "eval__retrieval__depths": 4}
-    found = evaluated(make(**setting, eval__retrieval__task=name, eval__retrieval__examples=3, eval__batch_size=2))
-    assert found["task"] == name and found["accuracy"] == 1.0
+    result = evaluated(make(**setting, eval__retrieval__task=name, eval__retrieval__examples=3, eval__batch_size=2))
+    assert result["task"] == name and result["accuracy"] == 1.0
     answers = {"niah_multivalue": 4, "niah_multiquery": 4, "variable_tracking": 5, "mqar_gaps": 4, "selective_copy": 4}
     bare = name in ("mqar_gaps", "selective_copy")  # a row asks at all depths
-    for entry in found["by_length"]:
+    for entry in result["by_length"]:
         # Where a needle's neighbours are long, four depths are fewer places, and the same row counts once.
         few = name == "niah_multikey_3"
         assert entry["examples"] == entry["correct"]
@@ -255,12 +255,12 @@ def test_every_task_is_asked_by_its_name(make, knower, name):
         asked_of_a_row = 2 if name == "mqar_gaps" and entry["length"] == 510 else answers.get(name, 1)
         assert entry["examples"] + near == asked_of_a_row * 3 * (1 if bare else 4) or few
         assert entry["answers_found"]["accuracy"] == 1.0
-        asked = 3 if name == "mqar_gaps" else entry["examples"]  # the last question of each row
-        assert entry["exact_match"]["correct"] == entry["exact_match"]["examples"] == asked
-        here = [cell for cell in found["cells"] if cell["length"] == entry["length"]]
+        requested = 3 if name == "mqar_gaps" else entry["examples"]  # the last question of each row
+        assert entry["exact_match"]["correct"] == entry["exact_match"]["examples"] == requested
+        here = [cell for cell in result["cells"] if cell["length"] == entry["length"]]
         assert sum(cell["examples"] for cell in here) == entry["examples"] + near
         assert len(here) == 4 or bare or few
-    assert {cell["pairs"] for cell in found["cells"]} == {1 if answers.get(name, 1) == 1 and name != "niah_multikey_1"
+    assert {cell["pairs"] for cell in result["cells"]} == {1 if answers.get(name, 1) == 1 and name != "niah_multikey_1"
                                                           and name != "induction_repeat" else 4}  # fmt: skip
 
 
@@ -290,8 +290,8 @@ def test_one_answer_of_many_is_wrong(make, knower, name, monkeypatch):
     ],
 )
 def test_a_task_that_cannot_be_asked_says_why(make, setting, reason):
-    found = evaluated(make(**setting, eval__retrieval__generate=False, eval__multiples=(1,)))
-    assert found["accuracy"] is None and reason in found["by_length"][0]["reason"]
+    result = evaluated(make(**setting, eval__retrieval__generate=False, eval__multiples=(1,)))
+    assert result["accuracy"] is None and reason in result["by_length"][0]["reason"]
 
 
 def test_haystacks_of_text_are_cut_from_the_validation_split(make):
@@ -328,42 +328,44 @@ def test_a_number_of_pairs_is_a_dimension_of_the_grid(recall_run, monkeypatch):
     monkeypatch.setattr(scoring, "score", score)
     setting = {"eval__multiples": (1, 2), "eval__lengths": (40, 30), "eval__retrieval__generate": False}
     setting["eval__retrieval__control"] = False  # it would know as much as the oracle does
-    found = evaluated(recall_run(**setting, eval__retrieval__needles=(8, 2, 4), data__mqar__vocab_size=64))
-    told = [(e["length"], e["pairs"], e["accuracy"]) for e in found["by_length"]]
-    assert told == [(15, 2, 1.0), (15, 4, 1.0), (15, 8, None), (30, 2, 1.0), (30, 4, 1.0), (30, 8, None),
+    result = evaluated(recall_run(**setting, eval__retrieval__needles=(8, 2, 4), data__mqar__vocab_size=64))
+    messages = [(e["length"], e["pairs"], e["accuracy"]) for e in result["by_length"]]
+    assert messages == [(15, 2, 1.0), (15, 4, 1.0), (15, 8, None), (30, 2, 1.0), (30, 4, 1.0), (30, 8, None),
                     (40, 2, 1.0), (40, 4, 1.0), (40, 8, 0.0)]  # fmt: skip
-    assert found["by_length"][2]["reason"] == "8 pairs and their questions take 31 tokens"
-    assert found["by_length"][-1]["multiple"] == 40 / 15
-    assert found["pairs"] == 4 and found["accuracy"] == 1.0
-    assert {(c["length"], c["pairs"], c["accuracy"]) for c in found["cells"]} == {t for t in told if t[2] is not None}
-    lengths = found["effective_length"]["by_pairs"]
+    assert result["by_length"][2]["reason"] == "8 pairs and their questions take 31 tokens"
+    assert result["by_length"][-1]["multiple"] == 40 / 15
+    assert result["pairs"] == 4 and result["accuracy"] == 1.0
+    assert {(c["length"], c["pairs"], c["accuracy"]) for c in result["cells"]} == {
+        t for t in messages if t[2] is not None
+    }
+    lengths = result["effective_length"]["by_pairs"]
     assert [lengths[n]["accuracy"]["trained"]["length"] for n in "248"] == [40, 40, 0]
-    assert found["effective_length"]["accuracy"] == lengths["4"]["accuracy"]
-    assert {record["pairs"] for record in found["records"]} == {2, 4, 8}
+    assert result["effective_length"]["accuracy"] == lengths["4"]["accuracy"]
+    assert {record["pairs"] for record in result["records"]} == {2, 4, 8}
 
 
 @pytest.mark.parametrize("name, answers", [("niah_multikey_1", (1, 1)), ("variable_tracking", (3, 6))])
 def test_a_number_of_needles_is_what_a_row_holds(make, knower, name, answers):
     setting = {"data__length": 127, "data__retrieval__form": "short", "eval__retrieval__depths": 2}
     setting |= {"eval__multiples": (1,), "eval__retrieval__examples": 2, "eval__retrieval__needles": (2, 5)}
-    found = evaluated(make(**setting, eval__retrieval__task=name))
-    assert [(e["pairs"], e["examples"] // 4, e["accuracy"]) for e in found["by_length"]] == [
+    result = evaluated(make(**setting, eval__retrieval__task=name))
+    assert [(e["pairs"], e["examples"] // 4, e["accuracy"]) for e in result["by_length"]] == [
         (2, answers[0], 1.0), (5, answers[1], 1.0)
     ]  # fmt: skip
-    assert found["pairs"] == 5  # the run's own number, 4, was not asked
+    assert result["pairs"] == 5  # the run's own number, 4, was not asked
 
 
 def test_one_row_asked_at_several_depths_counts_once(make, knower):
     """The shortest row there is has one place for its needle, whatever the depth."""
     short = {"data__retrieval__form": "short", "eval__multiples": (1, 4), "eval__retrieval__depths": 5}
     needed = retrieval.make(make(**short), "passkey").shortest() - 1
-    found = evaluated(make(**short, data__length=needed, eval__retrieval__examples=6, eval__retrieval__task="passkey"))
-    shortest, longer = found["by_length"]
+    result = evaluated(make(**short, data__length=needed, eval__retrieval__examples=6, eval__retrieval__task="passkey"))
+    shortest, longer = result["by_length"]
     assert shortest["examples"] == shortest["exact_match"]["examples"] == 6
     assert longer["examples"] + longer["near"]["examples"] == 30
-    (cell,) = [cell for cell in found["cells"] if cell["length"] == needed]
+    (cell,) = [cell for cell in result["cells"] if cell["length"] == needed]
     assert cell["depth"] == 0 and cell["merged"] == [0.25, 0.5, 0.75, 1.0] and cell["examples"] == 6
-    assert not any("merged" in cell for cell in found["cells"] if cell["length"] > needed)
+    assert not any("merged" in cell for cell in result["cells"] if cell["length"] > needed)
 
 
 @pytest.mark.parametrize("text, held", [
@@ -395,17 +397,19 @@ def test_answers_in_another_order_are_found_but_not_at_their_place(make, knower,
 
 
 def test_tokens_beyond_the_answer_may_hold_it(recall_run, monkeypatch):
-    asked = []
+    requested = []
 
     def answer(model, params, prompts, max_new, **_):
-        asked.append(max_new)
+        requested.append(max_new)
         return np.concatenate([np.full((len(prompts), max_new - 1), 1), recalled(prompts, 4)], axis=1)
 
     monkeypatch.setattr(scoring, "answer", answer)
-    found = evaluated(recall_run(eval__retrieval__extra_tokens=2, eval__multiples=(1,)))["by_length"][0]
-    assert set(asked) == {3} and found["exact_match"]["correct"] == 0 and found["answers_found"]["accuracy"] == 1.0
+    result = evaluated(recall_run(eval__retrieval__extra_tokens=2, eval__multiples=(1,)))["by_length"][0]
+    assert (
+        set(requested) == {3} and result["exact_match"]["correct"] == 0 and result["answers_found"]["accuracy"] == 1.0
+    )
     learned = recall_run(eval__retrieval__extra_tokens=9, eval__multiples=(1,), model__position__kind="learned")
-    asked.clear()
+    requested.clear()
     evaluated(learned)
     # The prompt of 15 tokens fills the table, and the last new token is never read.
-    assert set(asked) == {1}
+    assert set(requested) == {1}

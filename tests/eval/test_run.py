@@ -67,9 +67,9 @@ def test_another_kv_storage_is_measured_where_asked(workdir: Path):
     """2 (keys and values) x 2 heads x 8: 4 bytes each, or 1 and a scale of 4 a head."""
     sizes = {}
     for storage in ("model", "int8"):
-        found = command.evaluate(workdir, ["memory"], {"kv_storage": storage})["memory"]
-        assert found["settings"]["kv_storage"] == storage
-        sizes[storage] = (found["formula"]["kv_bytes_per_token"], found["compiled"]["decode"]["argument"])
+        result = command.evaluate(workdir, ["memory"], {"kv_storage": storage})["memory"]
+        assert result["settings"]["kv_storage"] == storage
+        sizes[storage] = (result["formula"]["kv_bytes_per_token"], result["compiled"]["decode"]["argument"])
     assert (sizes["model"][0], sizes["int8"][0]) == (128, 48)
     assert sizes["model"][1] - sizes["int8"][1] == 18 * (128 - 48)  # the compiled program's own arrays
 
@@ -105,16 +105,16 @@ def test_the_command_fails_in_one_line(tmp_path: Path):
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(capsys):
-    told = progress.Told(every=0.0)
-    assert list(told.track("loss", range(3))) == [0, 1, 2]
+    message = progress.Reporter(every=0.0)
+    assert list(message.track("loss", range(3))) == [0, 1, 2]
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("loss: 1 of 3, ") and lines[-1].startswith("loss: 3 of 3")
-    assert list(progress.Silent().track("loss", iter("ab"))) == ["a", "b"]
+    assert list(progress.Quiet().track("loss", iter("ab"))) == ["a", "b"]
 
 
 def test_a_folder_in_the_place_of_a_result_is_told_in_a_line(tmp_path) -> None:
     (tmp_path / "eval/loss.json/full").mkdir(parents=True)
     run = SimpleNamespace(workdir=tmp_path, config=base.get_config(), step=1)
     with pytest.raises(UserError, match=r"eval/loss\.json: cannot be written: Is a directory"):
-        command.record(run, "loss", {"loss": 1.0}, 0.1, progress.Silent())
+        command.record(run, "loss", {"loss": 1.0}, 0.1, progress.Quiet())
     assert [path.name for path in (tmp_path / "eval").iterdir()] == ["loss.json"], "and no half of one is left"

@@ -49,16 +49,16 @@ def test_pieces_change_nothing(make, monkeypatch):
 
 def test_what_is_prepared_once_gives_the_same_scores_and_is_not_prepared_again(make, monkeypatch):
     run = make(model__position__rope__scaling__kind="dynamic", model__position__rope__scaling__factor=2.0)
-    prepared, asked = scoring.Prepared(run.config.model), []
+    prepared, requested = scoring.Prepared(run.config.model), []
     share = stretched.share
-    monkeypatch.setattr(stretched, "share", lambda *given: asked.append(given[1]) or share(*given))
+    monkeypatch.setattr(stretched, "share", lambda *given: requested.append(given[1]) or share(*given))
     for length in (16, 48, 16, 48, 16):
         given = batch(length=length)
         expected = by_numpy(run.config.model, run.params, given)
         losses, likeliest = scoring.score(prepared, run.params, given)
         np.testing.assert_allclose(losses, expected[0], atol=5e-5)
         np.testing.assert_array_equal(likeliest, expected[1])
-    assert asked == [16, 48]
+    assert requested == [16, 48]
 
 
 SCALINGS = ("none", "linear", "ntk", "dynamic", "yarn", "llama3")

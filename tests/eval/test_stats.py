@@ -113,9 +113,9 @@ def test_independent_answers_are_those_of_a_bootstrap_over_rows():
     """scipy resamples the rows; the interval of so many independent answers is as wide."""
     correct, row = clustered(np.random.default_rng(1), 200, 4, 0.6, 0.5)
     shares = correct.reshape(200, 4).mean(axis=1)
-    found = scipy.stats.bootstrap((shares,), np.mean, n_resamples=4000, method="percentile", rng=0).confidence_interval
+    result = scipy.stats.bootstrap((shares,), np.mean, n_resamples=4000, method="percentile", rng=0).confidence_interval
     low, high = intervals.score_interval(correct.mean(), intervals.independent(correct, row))
-    assert (low, high) == pytest.approx(found, abs=0.006)
+    assert (low, high) == pytest.approx(result, abs=0.006)
     assert high - low > 1.15 * np.diff(intervals.wilson(correct.sum(), 800))[0]
 
 

@@ -28,8 +28,8 @@ def subject() -> Subject:
 
 def test_a_row_holds(subject: Subject) -> None:
     for name, column in COLUMNS.items():
-        found = column(subject)
-        assert found.holds and found.error is not None and 0 < found.error <= found.tolerance, name
+        result = column(subject)
+        assert result.holds and result.error is not None and 0 < result.error <= result.tolerance, name
 
 
 def test_one_formula_wrong_turns_the_columns_red(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,8 +57,8 @@ def test_angles_in_bfloat16_are_red(monkeypatch: pytest.MonkeyPatch) -> None:
     right = rope.Rope.cos_sin
     assert columns.far(Subject("RoPE, half")).holds
     monkeypatch.setattr(rope.Rope, "cos_sin", lambda self, at, *rest: right(self, bfloat16(at), *rest))
-    found = columns.far(Subject("RoPE, half"))
-    assert not found.holds and found.error is not None and found.error > 0.3
+    result = columns.far(Subject("RoPE, half"))
+    assert not result.holds and result.error is not None and result.error > 0.3
 
 
 def test_biases_and_temperatures_of_bfloat16_positions_are_red(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_every_switch_has_a_row() -> None:
 def test_no_two_scalings_are_the_same_at_so_few_tokens() -> None:
     """A row whose switch did nothing would show nothing."""
     models = {name: config_of(name) for name in CASES if "scaling" in name or name.startswith(("RoPE", "p-RoPE"))}
-    found = {
+    results = {
         (
             model.position.kind, model.position.rope.pairing, model.position.rope.fraction,
             *((tuple(w.round(6)), round(factor, 6)) for w, factor in (
@@ -118,7 +118,7 @@ def test_no_two_scalings_are_the_same_at_so_few_tokens() -> None:
         )
         for model in models.values()
     }  # fmt: skip
-    assert len(found) == len(models)
+    assert len(results) == len(models)
 
 
 def test_the_page_has_every_cell_and_none_fails() -> None:
@@ -163,6 +163,6 @@ def test_the_formulas_are_those_of_the_papers() -> None:
         position__rope__scaling__beta_fast=32.0,
         position__rope__scaling__beta_slow=1.0,
     )
-    found, factor = written.frequencies(yarn, "rope", 10)
-    np.testing.assert_allclose(found, [1, 0.1, 0.00625, 0.00025])
+    result, factor = written.frequencies(yarn, "rope", 10)
+    np.testing.assert_allclose(result, [1, 0.1, 0.00625, 0.00025])
     assert factor == pytest.approx(0.1 * np.log(4) + 1)

@@ -80,10 +80,10 @@ def test_the_loss_by_document_adds_up_to_the_loss():
         for document in range(12):
             here = documents == document
             expected[:, document] += losses[here].sum(), here.sum()
-    found = total.text()
-    assert found["unit"] == "documents" and found["tokens"] == expected[1].tolist()
-    assert found["loss"] == pytest.approx(expected[0], abs=1e-4)
-    assert sum(found["loss"]) / sum(found["tokens"]) == pytest.approx(total.loss, abs=1e-4)
+    result = total.text()
+    assert result["unit"] == "documents" and result["tokens"] == expected[1].tolist()
+    assert result["loss"] == pytest.approx(expected[0], abs=1e-4)
+    assert sum(result["loss"]) / sum(result["tokens"]) == pytest.approx(total.loss, abs=1e-4)
 
 
 def test_pieces_of_text_are_blocks_where_documents_are_few_and_never_too_many():

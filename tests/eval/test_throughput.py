@@ -8,7 +8,7 @@ from configs import base, cli
 from configs.errors import ConfigError
 from configs.validate import check
 from eval.cost import peaks, throughput
-from eval.progress import Silent
+from eval.progress import Quiet
 from training.runtime import chips
 
 BEST = {"dtype": "bfloat16", "flops": 1e12, "bandwidth": 1e9, "published": dataclasses.asdict(chips.CHIPS["TPU v4"])}
@@ -16,22 +16,22 @@ BEST = {"dtype": "bfloat16", "flops": 1e12, "bandwidth": 1e9, "published": datac
 
 def test_peaks_are_measured_here(monkeypatch):
     monkeypatch.setattr(peaks, "LONG", 0.0)
-    found = peaks.peaks("float32", side=64, copied=1 << 20)
-    assert found["flops"] > 1e6 and found["bandwidth"] > 1e6 and found["product_side"] == 64
-    assert found["published"] is None  # nobody publishes this CPU's
+    result = peaks.peaks("float32", side=64, copied=1 << 20)
+    assert result["flops"] > 1e6 and result["bandwidth"] > 1e6 and result["product_side"] == 64
+    assert result["published"] is None  # nobody publishes this CPU's
 
 
 def test_mfu_is_flops_by_formula_over_what_was_measured(make):
     config = make(model__mlp_width=32).config
     # 2 (16 x 16) and 2 (16 x 16) of attention, 3 (16 x 32), the output matrix 256 x 16; 12 heads x dim x length.
     flops = 6 * (4 * 256 + 3 * 512 + 4096) + 12 * 16 * 17 / 2
-    found = {"length": 16, "tokens_per_second": 1e6}
-    assert throughput.utilisation(config, "train", found, BEST) == pytest.approx(
+    results = {"length": 16, "tokens_per_second": 1e6}
+    assert throughput.utilisation(config, "train", results, BEST) == pytest.approx(
         {"mfu": flops * 1e6 / 1e12, "mfu_published": flops * 1e6 / 275e12}
     )
-    forward = throughput.utilisation(config, "forward", found, {**BEST, "dtype": "float32"})
+    forward = throughput.utilisation(config, "forward", results, {**BEST, "dtype": "float32"})
     assert forward["mfu"] == pytest.approx(flops * 1e6 / 3e12) and forward["mfu_published"] is None
-    assert throughput.utilisation(config, "prefill", found, BEST) == {}
+    assert throughput.utilisation(config, "prefill", results, BEST) == {}
 
 
 def test_decoding_reads_its_parameters_and_its_cache(make):
@@ -39,10 +39,10 @@ def test_decoding_reads_its_parameters_and_its_cache(make):
     parameters = 4 * (2 * 256 + 2 * 128 + 3 * 512 + 256 * 16 + 3 * 16)
     cache = 2 * 1 * 8 * 4 * 20 * 3
     assert throughput.step_bytes(config, 3, 20) == parameters + cache
-    found = {"batch_size": 3, "length": 16, "new_tokens": 4, "seconds": 0.5}
+    results = {"batch_size": 3, "length": 16, "new_tokens": 4, "seconds": 0.5}
     rate = (parameters + cache) * 4 / 0.5
-    assert throughput.utilisation(config, "decode", found, BEST)["bandwidth"] == pytest.approx(rate)
-    assert throughput.utilisation(config, "decode", found, BEST)["bandwidth_share"] == pytest.approx(rate / 1e9)
+    assert throughput.utilisation(config, "decode", results, BEST)["bandwidth"] == pytest.approx(rate)
+    assert throughput.utilisation(config, "decode", results, BEST)["bandwidth_share"] == pytest.approx(rate / 1e9)
     apart = make(model__mlp_width=32, model__num_kv_heads=1, model__tie_embeddings=False).config
     assert throughput.step_bytes(apart, 3, 20) == parameters + cache  # rows of the other table alone are read
 
@@ -83,9 +83,9 @@ def test_the_device_is_described(make, monkeypatch):
     monkeypatch.setenv("NPROC", "2")
     monkeypatch.setattr(throughput.peaks, "peaks", lambda dtype: BEST)
     monkeypatch.setattr(throughput, "timed", lambda run, name, best=None: {"kernel": name})
-    found = throughput.evaluate(make(), Silent())
-    assert found["device"]["NPROC"] == "2" and 1 <= found["device"]["affinity"] <= found["device"]["cores"]
-    assert len(found["device"]["load"]) == 3 and found["peak"] == BEST and found["grid"] == []
+    result = throughput.evaluate(make(), Quiet())
+    assert result["device"]["NPROC"] == "2" and 1 <= result["device"]["affinity"] <= result["device"]["cores"]
+    assert len(result["device"]["load"]) == 3 and result["peak"] == BEST and result["grid"] == []
 
 
 def test_the_longest_name_of_a_chip_counts():

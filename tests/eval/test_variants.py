@@ -21,21 +21,21 @@ def resolved(**fields) -> ConfigDict:
 
 def test_every_length_under_every_scaling():
     config = resolved(eval__multiples=(4, 1, 2), eval__scalings=("linear", "yarn"), data__length=32)
-    found = variants.variants(config)
-    assert [(v.scaling, v.length) for v in found[:6]] == [
+    result = variants.variants(config)
+    assert [(v.scaling, v.length) for v in result[:6]] == [
         ("trained", 32), ("trained", 64), ("trained", 128), ("linear", 32), ("linear", 64), ("linear", 128)
     ]  # fmt: skip
-    assert all(v.reason is None for v in found)
-    assert [v.factor for v in found] == [1, 1, 1, 1, 2, 4, 1, 2, 4]
+    assert all(v.reason is None for v in result)
+    assert [v.factor for v in result] == [1, 1, 1, 1, 2, 4, 1, 2, 4]
 
 
 def test_scalings_are_equally_strong_at_every_length():
     kinds = ("linear", "ntk", "yarn", "dynamic")
     config = resolved(eval__multiples=(1, 2, 4), eval__scalings=kinds, data__length=32)
-    found = [v for v in variants.variants(config) if v.scaling != "trained"]
-    assert [v.stretch for v in found] == pytest.approx([1, 2, 4] * 4, rel=1e-5)
-    assert [v.factor for v in found if v.scaling == "dynamic"] == [1, 1, 1]
-    assert all(v.entry["stretch"] == v.stretch for v in found)
+    results = [v for v in variants.variants(config) if v.scaling != "trained"]
+    assert [v.stretch for v in results] == pytest.approx([1, 2, 4] * 4, rel=1e-5)
+    assert [v.factor for v in results if v.scaling == "dynamic"] == [1, 1, 1]
+    assert all(v.entry["stretch"] == v.stretch for v in results)
     # A factor that is asked for is taken as it stands, and the strength says what it comes to.
     config = resolved(eval__multiples=(4,), eval__scalings=("ntk", "dynamic"), eval__scaling_factor=4.0)
     assert [v.stretch for v in variants.variants(config)] == pytest.approx([1, 4, 13], rel=1e-5)
@@ -115,10 +115,10 @@ def test_a_learned_table_ends():
     config = resolved(
         model__position__kind="learned", eval__multiples=(1, 2), data__length=32, eval__scalings=("yarn",)
     )
-    found = variants.variants(config)
-    assert [v.reason for v in found[:2]] == [None, "the learned table has 32 positions"]
-    assert all(v.model is None for v in found[1:]) and "position.kind = learned" in found[2].reason
-    assert found[1].entry["reason"] == found[1].reason and "reason" not in found[0].entry
+    result = variants.variants(config)
+    assert [v.reason for v in result[:2]] == [None, "the learned table has 32 positions"]
+    assert all(v.model is None for v in result[1:]) and "position.kind = learned" in result[2].reason
+    assert result[1].entry["reason"] == result[1].reason and "reason" not in result[0].entry
 
 
 def test_xpos_ends_where_float32_does():

@@ -272,9 +272,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", default=",".join(kinds.KINDS), help="of %(default)s")
     parser.add_argument("--only", type=int, help="the number of one input")
-    given = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # half a character may be in a finding
-    counts = fuzz(given.kinds.split(","), given.inputs, given.seed, given.only)
+    counts = fuzz(args.kinds.split(","), args.inputs, args.seed, args.only)
     print(f"{'kind':16} {'inputs':>7} {'handled':>8} {'refused':>8} {'found':>6}")
     for name, count in counts.items():
         print(f"{name:16} {count.inputs:7} {count.handled:8} {count.refused:8} {len(count.found):6}")

@@ -119,8 +119,8 @@ def checkpoint(draw: random.Random, material: Path, work: Path) -> Case:
     arguments = [f"--from={folder}", f"--workdir={work / 'new'}"]
 
     def check() -> str:
-        found = json.loads((work / "new" / "config.json").read_text()) if (work / "new").exists() else {}
-        return "" if not found or found["model"]["width"] == 16 else "the width is another"
+        result = json.loads((work / "new" / "config.json").read_text()) if (work / "new").exists() else {}
+        return "" if not result or result["model"]["width"] == 16 else "the width is another"
 
     return Case(f"{path.name}: {how}", [("from_hf", arguments)], (path.name, "hf", *FIELDS), check)
 
@@ -161,9 +161,9 @@ def report(draw: random.Random, material: Path, work: Path) -> Case:
 
     def check() -> str:
         table = sweep / "report" / "table.csv"
-        found = table.read_text().lower() if table.exists() else ""
+        result = table.read_text().lower() if table.exists() else ""
         return (
-            "a number in table.csv is not finite" if any(f",{bad}" in found for bad in ("nan", "inf", "-inf")) else ""
+            "a number in table.csv is not finite" if any(f",{bad}" in result for bad in ("nan", "inf", "-inf")) else ""
         )
 
     return Case(f"{path.relative_to(sweep)}: {how}", calls, (path.name, sweep.name), check)

@@ -22,11 +22,11 @@ ODD: tuple[Any, ...] = (
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Returns the paths of all values within a JSON value but itself."""
-    found = []
+    results = []
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
-        found += [(*at, key), *places(inner, (*at, key))]
-    return found
+        results += [(*at, key), *places(inner, (*at, key))]
+    return results
 
 
 def json_value(draw: random.Random, value: Any, odd: tuple[Any, ...] = ODD) -> tuple[Any, str]:
@@ -72,8 +72,8 @@ def json_text(draw: random.Random, text: str) -> tuple[bytes, str]:
     except ValueError:  # lines of JSON
         lines = text.splitlines()
         at = draw.randrange(len(lines))
-        spoilt, how = json_text(draw, lines[at])
-        lines[at] = spoilt.decode("utf-8", "surrogateescape")
+        corrupted, how = json_text(draw, lines[at])
+        lines[at] = corrupted.decode("utf-8", "surrogateescape")
         return "\n".join([*lines, ""]).encode("utf-8", "surrogateescape"), f"line {at}: {how}"
     if draw.random() < 0.85 and places(value):
         value, how = json_value(draw, value)
@@ -164,10 +164,10 @@ def tensors(draw: random.Random, content: bytes) -> tuple[bytes, str]:
 
 
 def _bits(draw: random.Random, content: bytes, count: int) -> bytes:
-    spoilt = bytearray(content)
+    corrupted = bytearray(content)
     for _ in range(count if content else 0):
-        spoilt[draw.randrange(len(spoilt))] ^= 1 << draw.randrange(8)
-    return bytes(spoilt)
+        corrupted[draw.randrange(len(corrupted))] ^= 1 << draw.randrange(8)
+    return bytes(corrupted)
 
 
 def place(draw: random.Random, path: Path) -> str:
@@ -201,10 +201,10 @@ def file(draw: random.Random, path: Path) -> str:
     content = path.read_bytes()
     structured = path.suffix in (".json", ".jsonl") and chance < 0.7
     if path.suffix == ".safetensors" and chance < 0.7:
-        spoilt, how = tensors(draw, content)
+        corrupted, how = tensors(draw, content)
     else:
-        spoilt, how = json_text(draw, content.decode()) if structured and content else raw(draw, content)
-    path.write_bytes(spoilt)
+        corrupted, how = json_text(draw, content.decode()) if structured and content else raw(draw, content)
+    path.write_bytes(corrupted)
     return how
 
 

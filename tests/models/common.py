@@ -132,9 +132,9 @@ def numpy_logits(
     return norm(x, params["norm"], config.norm) @ table.T
 
 
-def close(got: Any, wanted: Any, tolerance: float = 1e-5) -> None:
+def close(got: Any, expected: Any, tolerance: float = 1e-5) -> None:
     np.testing.assert_allclose(
-        np.asarray(got, np.float64), np.asarray(wanted, np.float64), atol=tolerance, rtol=tolerance
+        np.asarray(got, np.float64), np.asarray(expected, np.float64), atol=tolerance, rtol=tolerance
     )
 
 

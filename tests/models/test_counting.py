@@ -60,8 +60,8 @@ def test_flops_formula() -> None:
 
 @given(length=st.integers(1, 200), window=st.none() | st.integers(1, 250))
 def test_visible_keys_are_the_mean_over_queries(length: int, window: int | None) -> None:
-    wanted = sum(min(t + 1, window or length) for t in range(length))
-    assert counting.visible_keys(length, window) * length == wanted
+    expected = sum(min(t + 1, window or length) for t in range(length))
+    assert counting.visible_keys(length, window) * length == expected
 
 
 def test_a_window_saves_what_the_mask_leaves_of_it() -> None:

@@ -79,10 +79,10 @@ def test_a_declaration_is_checked(wrong: dict[str, Any]) -> None:
 def test_optimizer_groups_are_trees_like_the_parameters() -> None:
     config = tiny(position__kind="fire", tie_embeddings=False, attention__sinks=True)
     params = abstract(config)[1]
-    found = as_dict(optimizer.groups(params))
-    assert found["embedding"] == "embedding" and found["head"] == "head"
-    assert found["blocks.mlp.up.kernel"] == "hidden" and found["blocks.attention.sinks"] == "vector"
-    assert found["schemes.fire.out"] == "position"
+    result = as_dict(optimizer.groups(params))
+    assert result["embedding"] == "embedding" and result["head"] == "head"
+    assert result["blocks.mlp.up.kernel"] == "hidden" and result["blocks.attention.sinks"] == "vector"
+    assert result["schemes.fire.out"] == "position"
     assert jax.tree.structure(optimizer.groups(params)) == jax.tree.structure(params)
 
 

@@ -60,8 +60,8 @@ def test_token_by_token_equals_forward(changes: dict[str, Any]) -> None:
     ids = tokens(2, 11)
     got = in_pieces(model, ids, [1] * 11)
     if config.position.rope.scaling.kind == "dynamic":
-        wanted = jnp.stack([run(model, ids[:, : t + 1])[:, -1] for t in range(4, 11)], axis=1)
-        close(got[:, 4:], wanted, 2e-5)
+        expected = jnp.stack([run(model, ids[:, : t + 1])[:, -1] for t in range(4, 11)], axis=1)
+        close(got[:, 4:], expected, 2e-5)
         assert jnp.abs(got[:, 7] - run(model, ids)[:, 7]).max() > 1e-3  # so the prefixes do differ
     else:
         close(got, run(model, ids), 2e-5)
@@ -156,10 +156,10 @@ def test_prefill_and_step() -> None:
     graphdef, params = nnx.split(build(config))
     ids = tokens(2, 6)
     logits, cache = decode.prefill(graphdef, params, KVCache.create(config, 2, 8), ids[:, :5])
-    wanted = run(nnx.merge(graphdef, params), ids)
-    close(logits, wanted[:, 4], 2e-5)
+    expected = run(nnx.merge(graphdef, params), ids)
+    close(logits, expected[:, 4], 2e-5)
     logits, cache = decode.step(graphdef, params, cache, ids[:, 5])
-    close(logits, wanted[:, 5], 2e-5)
+    close(logits, expected[:, 5], 2e-5)
     assert int(cache.length) == 6
     assert cache.positions[:, 5].tolist() == [5, 5]
 

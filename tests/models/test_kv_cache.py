@@ -17,7 +17,7 @@ from tests.models.common import build, close, numpy_logits, tiny, tokens
 WINDOWS = (3, None, 5)
 
 
-class Told:
+class ReferenceCache:
     """A cache of one number a token, its own, beside a list of every row's tokens; layers are of WINDOWS."""
 
     def __init__(self, windows: tuple[int | None, ...], rows: int, capacity: int, *, keep_tokens: bool = False) -> None:
@@ -35,24 +35,24 @@ class Told:
         given = None if mask is None else (jnp.asarray(np.maximum(places, 0)), jnp.asarray(mask))
         placement = self.cache.place(jnp.asarray(ids), *(given or (None, None)), fresh=fresh)
         arrays = {"id": jnp.asarray(ids, jnp.float32)[:, :, None, None]}
-        found = [placement.keep(entry, arrays, jnp.float32) for entry in self.cache.entries]
+        results = [placement.keep(entry, arrays, jnp.float32) for entry in self.cache.entries]
         for row in range(rows):
             self.rows[row] += [int(i) for i, there in zip(ids[row], real[row], strict=True) if there]
-        for window, (_, kept, track) in zip(self.cache.windows, found, strict=True):
+        for window, (_, kept, track) in zip(self.cache.windows, results, strict=True):
             segments = np.ones((rows, count)) if track.segments is None else np.asarray(track.segments)
             at = np.arange(count)[None] if track.positions is None else np.asarray(track.positions)
             at = np.broadcast_to(at, segments.shape)
             for row in range(rows):
                 self.compare(row, places[row][real[row] > 0], window, kept["id"][row, :, 0, 0], at[row], segments[row])
         self.placement = placement
-        self.cache = dataclasses.replace(placement.cache, entries=tuple(entry for entry, _, _ in found))
+        self.cache = dataclasses.replace(placement.cache, entries=tuple(entry for entry, _, _ in results))
         self.count += count
 
     def compare(self, row: int, queries: Any, window: int | None, kept: Any, at: Any, segments: Any) -> None:
         for query in queries:
             seen = (segments == 1) & (at <= query) & (True if window is None else query - at < window)
-            wanted = self.rows[row][: query + 1][-(window or query + 1) :]
-            assert sorted(np.asarray(kept)[seen].astype(int).tolist()) == wanted
+            expected = self.rows[row][: query + 1][-(window or query + 1) :]
+            assert sorted(np.asarray(kept)[seen].astype(int).tolist()) == expected
 
 
 def ragged(draw: np.random.Generator, rows: int, count: int) -> np.ndarray:
@@ -66,22 +66,22 @@ def ragged(draw: np.random.Generator, rows: int, count: int) -> np.ndarray:
 @pytest.mark.parametrize("windows", [WINDOWS, (3, 5)], ids=str)
 def test_queries_see_their_windows_whatever_the_pieces(seed: int, windows: tuple[int | None, ...]) -> None:
     draw = np.random.default_rng(seed)
-    told = Told(windows, 3, 40)
+    message = ReferenceCache(windows, 3, 40)
     count = int(draw.integers(1, 9))
-    told.read(ragged(draw, 3, count) if seed % 2 else None, count, fresh=True)
+    message.read(ragged(draw, 3, count) if seed % 2 else None, count, fresh=True)
     for _ in range(7):
         count = int(draw.choice([1, 1, 2, 4]))
-        told.read(ragged(draw, 3, count) if draw.integers(2) else None, count)
-    assert told.cache.sizes == tuple(window or 40 for window in windows)
-    assert told.cache.next.tolist() == [len(row) for row in told.rows]
+        message.read(ragged(draw, 3, count) if draw.integers(2) else None, count)
+    assert message.cache.sizes == tuple(window or 40 for window in windows)
+    assert message.cache.next.tolist() == [len(row) for row in message.rows]
 
 
 def test_layers_that_all_roll_never_fill() -> None:
-    told = Told((3, 4), 2, 4)
-    assert not told.cache.bounded
+    message = ReferenceCache((3, 4), 2, 4)
+    assert not message.cache.bounded
     for count in (5, 1, 1, 6, 1):
-        told.read(None, count)
-    bounded = Told((3, 5), 2, 4)
+        message.read(None, count)
+    bounded = ReferenceCache((3, 5), 2, 4)
     bounded.read(None, 4)
     with pytest.raises(ValueError, match=r"full: 4 \+ 1 slots, of capacity 4"):
         bounded.read(None, 1)
@@ -89,30 +89,30 @@ def test_layers_that_all_roll_never_fill() -> None:
 
 def test_a_growing_cache_begins_to_roll() -> None:
     """Windows of 3, 6 and none: at capacity 4 only the first rolls, at 8 the second does too. One row pads inside."""
-    told = Told((3, 6, None), 2, 4)
-    told.read(np.array([[1, 1, 1], [1, 0, 1]]), 3, fresh=True)
-    told.cache = told.cache.grown(8).grown(8)
-    assert told.cache.sizes == (3, 6, 8)
+    message = ReferenceCache((3, 6, None), 2, 4)
+    message.read(np.array([[1, 1, 1], [1, 0, 1]]), 3, fresh=True)
+    message.cache = message.cache.grown(8).grown(8)
+    assert message.cache.sizes == (3, 6, 8)
     for _ in range(4):
-        told.read(None, 1)
-    told.cache = told.cache.grown(30)
+        message.read(None, 1)
+    message.cache = message.cache.grown(30)
     for count in (1, 5, 1, 1):
-        told.read(None, count)
-    assert set(told.cache.tracks) == {3, 6, 30}
+        message.read(None, count)
+    assert set(message.cache.tracks) == {3, 6, 30}
 
 
 def test_tokens_that_are_kept_fill_their_slots_again() -> None:
     """Where frequencies change, all keys are written anew: slots then hold what they held."""
     draw = np.random.default_rng(1)
-    told = Told((3, 6), 3, 20, keep_tokens=True)
-    assert told.cache.bounded and set(told.cache.tracks) == {3, 6, 20}
+    message = ReferenceCache((3, 6), 3, 20, keep_tokens=True)
+    assert message.cache.bounded and set(message.cache.tracks) == {3, 6, 20}
     for count in (4, 1, 5, 1, 1):
-        told.read(ragged(draw, 3, count) if count > 1 else None, count)
-        placement = told.placement.again()
-        whole = {"id": told.cache.tokens.astype(jnp.float32)[:, :, None, None]}
-        for size, entry in zip(told.cache.sizes, told.cache.entries, strict=True):
+        message.read(ragged(draw, 3, count) if count > 1 else None, count)
+        placement = message.placement.again()
+        whole = {"id": message.cache.tokens.astype(jnp.float32)[:, :, None, None]}
+        for size, entry in zip(message.cache.sizes, message.cache.entries, strict=True):
             again, _, _ = placement.keep(jax.tree.map(jnp.zeros_like, entry), whole, jnp.float32)
-            there = told.cache.tracks[size].segments != 0
+            there = message.cache.tracks[size].segments != 0
             np.testing.assert_array_equal(again["id"][..., 0] * there, entry["id"][..., 0] * there)
 
 
@@ -146,12 +146,12 @@ def test_a_model_in_any_pieces_is_the_forward_over_what_is_stored(storage: str) 
         return nnx.merge(graphdef, params)(*args, cache=cache)
 
     pieces = jax.jit(read)
-    cache, found = model.cache(2, 11), []
+    cache, result = model.cache(2, 11), []
     for start, size in ((0, 3), (3, 4), (7, 1), (8, 1), (9, 1), (10, 1)):
         part = (x[:, start : start + size] for x in (ids, places, segments))
         logits, cache = pieces(params, cache, *part)
-        found.append(logits)
-    got = jnp.concatenate(found, axis=1)
+        result.append(logits)
+    got = jnp.concatenate(result, axis=1)
     rounded = quantise(storage)
     close(got[0], numpy_logits(config, model, np.asarray(ids[0]), rounded), 1e-4)
     close(got[1, 2:], numpy_logits(config, model, np.asarray(ids[1, 2:]), rounded), 1e-4)
@@ -178,10 +178,10 @@ def test_attention_over_8_bits_is_off_by_what_half_a_step_allows(storage: str) -
     layout = Layout((("k", 2, 8), ("v", 2, 8)), (None,), storage, jnp.float32)
     placement = KVCache.empty(layout, 2, 24, keep_tokens=False).place(jnp.zeros((2, 24), jnp.int32), fresh=True)
     _, kept, _ = placement.keep(placement.cache.entries[0], {"k": k, "v": v}, jnp.float32)
-    exact, found = (kernels.attend(q, *pair) for pair in ((k, v), (kept["k"], kept["v"])))
+    exact, result = (kernels.attend(q, *pair) for pair in ((k, v), (kept["k"], kept["v"])))
     half = 1 / 254 if storage == "int8" else 1 / 16
     dk, dv = (half * float(jnp.abs(x).max()) for x in (k, v))
     ds = np.asarray(jnp.abs(q).sum(-1, keepdims=True)) * dk * 8**-0.5
-    off = np.abs(np.asarray(found - exact))
+    off = np.abs(np.asarray(result - exact))
     assert (off <= np.expm1(2 * ds) * float(jnp.abs(v).max()) + dv).all()
     assert off.max() > 1e-4

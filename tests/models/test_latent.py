@@ -90,10 +90,10 @@ def definition(config: ConfigDict, params: dict[str, np.ndarray], x: np.ndarray)
             up_k = params["key_up.kernel"][:, h * d.nope_dim : (h + 1) * d.nope_dim]
             up_v = params["value_up.kernel"][:, h * d.value_dim : (h + 1) * d.value_dim]
             query = warmth[t] * (c_q[t] @ params["query.kernel"]).reshape(H, -1)[h]
-            turned = turn(query[d.nope_dim :], t)
+            rotated = turn(query[d.nope_dim :], t)
             first = 0 if config.attention.window is None else max(0, t - config.attention.window + 1)
             seen = range(first, t + 1)
-            scores = np.array([query[: d.nope_dim] @ (c_kv[s] @ up_k) + turned @ turn(k_rope[s], s) for s in seen])
+            scores = np.array([query[: d.nope_dim] @ (c_kv[s] @ up_k) + rotated @ turn(k_rope[s], s) for s in seen])
             scores = scale * scores
             if config.attention.soft_cap is not None:
                 scores = config.attention.soft_cap * np.tanh(scores / config.attention.soft_cap)
@@ -104,9 +104,9 @@ def definition(config: ConfigDict, params: dict[str, np.ndarray], x: np.ndarray)
 
 
 def layer(config: ConfigDict) -> LatentAttention:
-    found = build(config).layers()[1].attention
-    assert isinstance(found, LatentAttention)
-    return found
+    result = build(config).layers()[1].attention
+    assert isinstance(result, LatentAttention)
+    return result
 
 
 def call(config: ConfigDict, attention: LatentAttention, x: Any) -> Any:
@@ -119,11 +119,11 @@ def test_equals_the_definition(case: str) -> None:
     config = tiny(**MLA, **CASES[case])
     attention = layer(config)
     x = np.random.default_rng(0).standard_normal((2, 9, 16))
-    found = jax.jit(lambda x: call(config, attention, x))(jnp.asarray(x, jnp.float32))
+    result = jax.jit(lambda x: call(config, attention, x))(jnp.asarray(x, jnp.float32))
     params = {name: np.asarray(leaf, np.float64) for name, leaf in as_dict(nnx.state(attention)).items()}
-    wanted = np.stack([definition(config, params, row) for row in x])
-    assert np.abs(wanted).max() > 0.1
-    close(found, wanted)
+    expected = np.stack([definition(config, params, row) for row in x])
+    assert np.abs(expected).max() > 0.1
+    close(result, expected)
 
 
 def test_causal_by_gradient() -> None:
@@ -152,9 +152,9 @@ def test_decoding_equals_forward(case: str) -> None:
     """The absorbed form is the expanded one: token by token, and in pieces, whose queries are several."""
     model = build(tiny(**MLA, **DECODED[case]))
     ids = tokens(2, 11)
-    wanted = run(model, ids)
-    close(in_pieces(model, ids, [1] * 11), wanted, 2e-5)
-    close(in_pieces(model, ids, [5, 1, 5]), wanted, 2e-5)
+    expected = run(model, ids)
+    close(in_pieces(model, ids, [1] * 11), expected, 2e-5)
+    close(in_pieces(model, ids, [5, 1, 5]), expected, 2e-5)
 
 
 @pytest.mark.fault(2)
@@ -198,8 +198,8 @@ def test_the_cache_keeps_the_latent_and_the_shared_key() -> None:
     assert {name: x.shape for name, x in cache.layer(0).items()} == {"c_kv": (2, 9, 1, 12), "k_rope": (2, 9, 1, 4)}
     assert cache.nbytes == 2 * 9 * counting.kv_bytes_per_token(config, 4) == 2 * 9 * 3 * (12 + 4) * 4
     attention = model.layers()[0].attention
-    wanted = attention.latents(_first_input(model, ids), Rows(), model.schemes["rope"])
-    for name, array in wanted.items():
+    expected = attention.latents(_first_input(model, ids), Rows(), model.schemes["rope"])
+    for name, array in expected.items():
         close(cache.layer(0)[name][:, :7], array)
     eighth = tiny(**MLA, attention__kv_storage="int8")
     assert build(eighth).cache(2, 9).nbytes == 2 * 9 * 2 * (12 + 4 + 2 * 4)  # a float32 scale for each of the two
@@ -223,9 +223,9 @@ def test_scanned_and_rematerialised_equal_unrolled() -> None:
 
 def test_bfloat16_decodes_near_float32() -> None:
     ids = tokens(2, 8)
-    wanted = run(build(tiny(**MLA)), ids)
+    expected = run(build(tiny(**MLA)), ids)
     got = in_pieces(build(tiny(**MLA, dtype="bfloat16")), ids, [4, 4])
-    assert jnp.abs(got - wanted).max() < 0.1 * jnp.abs(wanted).max()
+    assert jnp.abs(got - expected).max() < 0.1 * jnp.abs(expected).max()
 
 
 def test_generation_is_the_forwards() -> None:

@@ -91,9 +91,9 @@ def test_scale_of_scores() -> None:
         (dict(attention__scale_rule="mup"), 0.1),
         (dict(attention__scale=0.25), 0.25),
     ]
-    for changes, wanted in arms:
+    for changes, expected in arms:
         model = build(tiny(head_dim=10, num_heads=2, num_kv_heads=1, **changes))
-        by_number = build(tiny(head_dim=10, num_heads=2, num_kv_heads=1, attention__scale=wanted))
+        by_number = build(tiny(head_dim=10, num_heads=2, num_kv_heads=1, attention__scale=expected))
         close(run(model, tokens(1, 5)), run(by_number, tokens(1, 5)), 1e-6)
 
 
@@ -150,9 +150,9 @@ def test_bfloat16_computes_near_float32_and_keeps_float32() -> None:
     assert logits.dtype == jnp.float32
     assert hidden.dtype == jnp.bfloat16
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(nnx.state(half)))
-    wanted = run(whole, ids)
-    assert jnp.abs(logits - wanted).max() < 0.1 * jnp.abs(wanted).max()
-    assert jnp.corrcoef(logits.ravel(), wanted.ravel())[0, 1] > 0.999
+    expected = run(whole, ids)
+    assert jnp.abs(logits - expected).max() < 0.1 * jnp.abs(expected).max()
+    assert jnp.corrcoef(logits.ravel(), expected.ravel())[0, 1] > 0.999
     _, gradient = loss_and_gradient(half)
     assert all(leaf.dtype == jnp.float32 for leaf in gradient.values())
 
@@ -210,11 +210,11 @@ def test_spread_of_first_values(init: str) -> None:
             ("blocks.mlp.gate.kernel", 128, 1),
             ("blocks.mlp.down.kernel", 384, 4),
         ]:
-            wanted = (fan_in**-0.5 if std is None else std) / shrink
+            expected = (fan_in**-0.5 if std is None else std) / shrink
             leaf = params[name]
-            assert abs(float(leaf.std()) / wanted - 1) < 0.02, name
-            assert abs(float(leaf.mean())) < 0.02 * wanted
-            assert (float(jnp.abs(leaf).max()) < 2.3 * wanted) == (init == "truncated_normal")
+            assert abs(float(leaf.std()) / expected - 1) < 0.02, name
+            assert abs(float(leaf.mean())) < 0.02 * expected
+            assert (float(jnp.abs(leaf).max()) < 2.3 * expected) == (init == "truncated_normal")
 
 
 def test_first_values_are_the_same_under_jit() -> None:

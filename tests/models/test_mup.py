@@ -37,18 +37,18 @@ def stepped(one, rate: float = 0.01):
 
 
 def test_at_its_base_width_it_is_the_standard_model_to_the_bit():
-    for mine, theirs in zip(stepped(config(BASE, BASE)), stepped(config(BASE)), strict=True):
-        assert mine.keys() == theirs.keys()
-        assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+    for own, theirs in zip(stepped(config(BASE, BASE)), stepped(config(BASE)), strict=True):
+        assert own.keys() == theirs.keys()
+        assert all(np.array_equal(own[name], theirs[name]) for name in theirs)
 
 
 @pytest.mark.parametrize("qkv", ["split", "fused"])
 def test_matrices_whose_inputs_grow_with_width_are_one_group(qkv):
     one = config(32, BASE, **{"model.attention.qkv": qkv, "model.position.kind": "learned", "model.mlp_bias": True})
     _, params = initialise(one.model, 0)
-    found = {name for name, group in flat(optimizer.groups(params)).items() if group == "hidden"}
+    results = {name for name, group in flat(optimizer.groups(params)).items() if group == "hidden"}
     split = {f"blocks.attention.{name}.kernel" for name in ("query", "key", "value")}
-    assert found == (HIDDEN if qkv == "split" else HIDDEN - split | {"blocks.attention.qkv.kernel"})
+    assert results == (HIDDEN if qkv == "split" else HIDDEN - split | {"blocks.attention.qkv.kernel"})
 
 
 def test_adam_moves_hidden_matrices_by_the_share_and_all_else_by_the_rate():
@@ -77,9 +77,9 @@ def test_logits_are_multiplied_and_first_values_keep_their_size():
         table = flat(initialise(config(width, BASE).model, 0)[1])["embedding"]
         assert float(jnp.std(table)) == pytest.approx(BASE**-0.5, rel=0.05)
         own = {"model.init_std": 0.1, "model.tie_embeddings": False, "model.position.kind": "learned"}
-        found = flat(initialise(config(width, BASE, **own).model, 0)[1])
-        assert float(jnp.std(found["head"])) == pytest.approx(0.1, rel=0.05)
-        query = float(jnp.std(found["blocks.attention.query.kernel"]))
+        result = flat(initialise(config(width, BASE, **own).model, 0)[1])
+        assert float(jnp.std(result["head"])) == pytest.approx(0.1, rel=0.05)
+        query = float(jnp.std(result["blocks.attention.query.kernel"]))
         assert query == pytest.approx(0.1 * (BASE / width) ** 0.5, rel=0.1)
 
 

@@ -17,14 +17,14 @@ TOKENS = 32
 
 def smallest_set(probabilities: np.ndarray, top_p: float) -> set[int]:
     """Returns the likeliest tokens, taken one by one until they come to top_p."""
-    found: set[int] = set()
+    results: set[int] = set()
     total = 0.0
     for token in sorted(range(len(probabilities)), key=lambda i: (-probabilities[i], i)):
         if total >= top_p:
             break
-        found.add(token)
+        results.add(token)
         total += probabilities[token]
-    return found
+    return results
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -37,15 +37,15 @@ def test_the_nucleus_is_the_smallest_set_that_comes_to_top_p(seed: int, spread: 
         probabilities = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
         # In float32 a sum may fall on either side of a top_p that is nearly met.
         inner, outer = smallest_set(probabilities, top_p - 1e-5), smallest_set(probabilities, top_p + 1e-5)
-        found = set(np.flatnonzero(kept > -np.inf))
-        assert inner <= found <= outer or (top_p == 1 and len(found) == TOKENS)
-        assert (kept[sorted(found)] == row[sorted(found)]).all()
+        result = set(np.flatnonzero(kept > -np.inf))
+        assert inner <= result <= outer or (top_p == 1 and len(result) == TOKENS)
+        assert (kept[sorted(result)] == row[sorted(result)]).all()
 
 
 def test_the_nucleus_of_known_probabilities() -> None:
     logits = np.log(np.float32([0.25, 0.5, 0.15, 0.1]))
-    for top_p, wanted in [(1e-6, [1]), (0.49, [1]), (0.51, [0, 1]), (0.76, [0, 1, 2]), (0.91, [0, 1, 2, 3])]:
-        assert np.flatnonzero(decode.nucleus(logits, top_p) > -np.inf).tolist() == wanted
+    for top_p, expected in [(1e-6, [1]), (0.49, [1]), (0.51, [0, 1]), (0.76, [0, 1, 2]), (0.91, [0, 1, 2, 3])]:
+        assert np.flatnonzero(decode.nucleus(logits, top_p) > -np.inf).tolist() == expected
     assert np.flatnonzero(decode.nucleus(np.zeros(4, np.float32), 0.5) > -np.inf).tolist() == [0, 1]
     # Shares below one float32 step of 1 do not fall out where everything is asked for.
     assert (decode.nucleus(np.float32([0.0] + [-30.0] * 8), 1.0) > -np.inf).all()
@@ -66,9 +66,9 @@ def test_drawn_as_often_as_the_probabilities_say() -> None:
     assert 1 < len(nucleus) < TOKENS - 5
     counts = np.bincount(many[:, :, 0].ravel(), minlength=TOKENS)
     assert counts[nucleus].sum() == counts.sum()
-    wanted = probabilities[nucleus] / probabilities[nucleus].sum()
+    required = probabilities[nucleus] / probabilities[nucleus].sum()
     # Pearson's statistic is about its degrees of freedom, give or take the root of twice as many.
-    expected = wanted * counts.sum()
+    expected = required * counts.sum()
     statistic, freedom = ((counts[nucleus] - expected) ** 2 / expected).sum(), len(nucleus) - 1
     assert statistic < freedom + 4 * np.sqrt(2 * freedom)
     # Later tokens are drawn by the same rule, given those before: here the second, after the commonest first.

@@ -14,9 +14,9 @@ SIZES = [1e-30, 1e-6, 0.02, 1.0, 300.0, 1e30]
 
 
 def stored(x: np.ndarray, kind: str) -> storage.Quantised:
-    found = jax.jit(lambda x: storage.encode(x, storage.empty(x.shape, kind, x.dtype)))(jnp.asarray(x))
-    assert isinstance(found, storage.Quantised)
-    return found
+    result = jax.jit(lambda x: storage.encode(x, storage.empty(x.shape, kind, x.dtype)))(jnp.asarray(x))
+    assert isinstance(result, storage.Quantised)
+    return result
 
 
 def back(found: storage.Quantised) -> np.ndarray:
@@ -35,11 +35,11 @@ def spread_numbers() -> np.ndarray:
 def test_small_values_live() -> None:
     """Fault 20: a scale floored at 1 codes all of these to 0."""
     row = np.array([[0.05, -0.1, 0.02, 0.0], [0.0] * 4], np.float32)[None, None]
-    found = stored(row, "int8")
-    assert found.codes.dtype == jnp.int8 and found.scales.dtype == jnp.float32
-    assert found.codes[0, 0].tolist() == [[63, -127, 25, 0], [0, 0, 0, 0]]
-    np.testing.assert_allclose(found.scales[0, 0, :, 0], [0.1 / 127, 0], rtol=1e-6)
-    assert found.codes.nbytes == 8 and found.scales.nbytes == 8
+    result = stored(row, "int8")
+    assert result.codes.dtype == jnp.int8 and result.scales.dtype == jnp.float32
+    assert result.codes[0, 0].tolist() == [[63, -127, 25, 0], [0, 0, 0, 0]]
+    np.testing.assert_allclose(result.scales[0, 0, :, 0], [0.1 / 127, 0], rtol=1e-6)
+    assert result.codes.nbytes == 8 and result.scales.nbytes == 8
     for size in SIZES:
         codes = stored(row / np.float32(0.1) * np.float32(size), "int8").codes[0, 0, 0]
         assert codes.tolist() in ([63, -127, 25, 0], [64, -127, 25, 0])  # the tie moves with float32's rounding
@@ -47,22 +47,22 @@ def test_small_values_live() -> None:
 
 def test_int8_is_off_by_half_a_step_of_its_own_token_and_head() -> None:
     x = spread_numbers()
-    found = stored(x, "int8")
+    result = stored(x, "int8")
     step = np.abs(x).max(-1, keepdims=True).astype(np.float64) / 127
-    np.testing.assert_allclose(found.scales, step, rtol=1e-6)
-    assert (np.abs(back(found) - x) <= step * (0.5 + 1e-4)).all()
-    assert (np.abs(np.asarray(found.codes, int)).max(-1) == 127).all()
+    np.testing.assert_allclose(result.scales, step, rtol=1e-6)
+    assert (np.abs(back(result) - x) <= step * (0.5 + 1e-4)).all()
+    assert (np.abs(np.asarray(result.codes, int)).max(-1) == 127).all()
 
 
 def test_fp8_is_the_nearest_of_its_numbers() -> None:
     x = spread_numbers()
-    found = stored(x, "fp8")
-    assert found.numbers.dtype == jnp.float8_e4m3fn and found.codes.nbytes == x.size
+    result = stored(x, "fp8")
+    assert result.numbers.dtype == jnp.float8_e4m3fn and result.codes.nbytes == x.size
     scale = np.abs(x).max(-1, keepdims=True).astype(np.float64) / 448
-    np.testing.assert_allclose(found.scales, scale, rtol=1e-6)
+    np.testing.assert_allclose(result.scales, scale, rtol=1e-6)
     every = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
     nearest = np.nanmin(np.abs(x[..., None] / scale[..., None] - every), axis=-1)
-    off = np.abs(np.asarray(found.numbers).astype(np.float64) - x / scale)
+    off = np.abs(np.asarray(result.numbers).astype(np.float64) - x / scale)
     np.testing.assert_allclose(off, nearest, atol=1e-4)
     assert (off <= np.maximum(np.abs(x / scale) / 16, 2.0**-10) + 1e-4).all()
 
@@ -74,9 +74,9 @@ def test_zeros_and_infinitesimals(kind: str) -> None:
     tiniest = np.full((1, 1, 1, 4), 1e-37, np.float32)
     assert np.isfinite(back(stored(tiniest, kind))).all()
     narrow = jnp.asarray([[[[0.05, -0.1, 0.02, 0.0]]]], jnp.bfloat16)
-    found = storage.decode(storage.encode(narrow, storage.empty(narrow.shape, kind, narrow.dtype)), jnp.bfloat16)
-    assert found.dtype == jnp.bfloat16
-    np.testing.assert_allclose(found.astype(jnp.float32), narrow.astype(jnp.float32), atol=0.1 / 16)
+    result = storage.decode(storage.encode(narrow, storage.empty(narrow.shape, kind, narrow.dtype)), jnp.bfloat16)
+    assert result.dtype == jnp.bfloat16
+    np.testing.assert_allclose(result.astype(jnp.float32), narrow.astype(jnp.float32), atol=0.1 / 16)
 
 
 @pytest.mark.fault(20)

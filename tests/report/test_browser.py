@@ -68,9 +68,9 @@ class Proxy:
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    found = Proxy()
-    yield found
-    found.close()
+    result = Proxy()
+    yield result
+    result.close()
 
 
 def visit(page: Path, proxy: Proxy, profile: Path, *flags: str, width: int = 1280, height: int = 3000) -> Seen:
@@ -203,10 +203,10 @@ def test_what_a_reader_does_works_under_the_page_s_own_policy(page: Path, proxy:
     path = acting(page, ACT.replace("ID-", f"{study}-"), page.parent / "acting.html")
     seen = visit(path, proxy, tmp_path / "profile", "--dump-dom")
     path.unlink()
-    found = re.search(r'data-outcome="([^"]*)"', seen.page)
-    assert found, seen.console
+    result = re.search(r'data-outcome="([^"]*)"', seen.page)
+    assert result, seen.console
     assert seen.console == [] and seen.requests == []
-    out = json.loads(html.unescape(found.group(1)))
+    out = json.loads(html.unescape(result.group(1)))
     assert out["rising"].startswith("h4,h8,h2,h1 val. loss") and out["rising"].endswith("ascending")
     assert out["falling"].startswith("h1,h2,h8,h4 val. loss") and out["falling"].endswith("descending")
     assert out["left"] == "h2,h8,h4" and out["before"] > 0 and out["after"] == 0
@@ -253,9 +253,9 @@ def test_hostile_names_errors_and_configs_stay_text_in_everything_scripts_write(
     study = synthetic.study_json(evil, arms, [0, 1], title=evil, question=evil)
     page = build(synthetic.write_sweep(tmp_path / "sweep", [study], name=evil, title=evil, file=f"x;{evil}"))
     seen = visit(acting(page, HOSTILE, tmp_path / "acting.html"), proxy, tmp_path / "profile", "--dump-dom")
-    found = re.search(r'data-outcome="([^"]*)"', seen.page)
-    assert found, seen.console
-    count, tables, hit = found.group(1).split()
+    result = re.search(r'data-outcome="([^"]*)"', seen.page)
+    assert result, seen.console
+    count, tables, hit = result.group(1).split()
     assert count == "0" and int(tables) > 3 and hit == "none"
     assert seen.console == [] and seen.requests == []
 
@@ -278,8 +278,8 @@ def test_a_live_page_reads_itself_again_with_what_was_chosen_until_paused(proxy:
     directory = synthetic.losses(tmp_path / "sweep", {"h1": [1.8, 1.9], "h4": [1.7, 1.6]})
     page = acting(build(directory, reload=3), AGAIN, tmp_path / "acting.html")
     seen = visit(page, proxy, tmp_path / "profile", "--dump-dom")
-    found = re.search(r'data-outcome="([^"]*)"', seen.page)
-    assert found and found.group(1) == "2 h4 h4", "read again once, the filter kept, then paused for the other 27 s"
+    result = re.search(r'data-outcome="([^"]*)"', seen.page)
+    assert result and result.group(1) == "2 h4 h4", "read again once, the filter kept, then paused for the other 27 s"
     assert seen.console == [] and seen.requests == []
 
 

@@ -16,8 +16,8 @@ from tests.report import synthetic
 
 def measured(local: dict[int, float], scalings: tuple[str, ...] = ()) -> dict:
     """A retrieval file as evaluations write it now; `local` has the baseline's share at each multiple."""
-    found = copy.deepcopy(synthetic.retrieval_json(1.0, scalings))
-    for entry in found["by_length"]:
+    result = copy.deepcopy(synthetic.retrieval_json(1.0, scalings))
+    for entry in result["by_length"]:
         length, share = entry["length"], local.get(entry["multiple"])
         entry["distance"] = {"median": length - 20.0, "quartiles": [length - 25.0, length - 15.0]}
         entry["control"] = entry["measures_distance"] = None
@@ -25,7 +25,7 @@ def measured(local: dict[int, float], scalings: tuple[str, ...] = ()) -> dict:
             right = round(320 * share)
             entry["control"] = {"examples": 320, "correct": right, "accuracy": right / 320, "interval": [0.0, 1.0]}
             entry["measures_distance"] = share < 0.13
-    return found
+    return result
 
 
 def study_of(tmp_path, evaluated: dict):
@@ -68,25 +68,25 @@ def test_results_from_before_distances_were_measured_are_read_and_marked(tmp_pat
 
 def local_at(evaluated: dict, multiple: int, scaling: str = "trained") -> dict:
     """The same file, in which one condition says that it does not measure distance."""
-    found = copy.deepcopy(evaluated)
-    for entry in found["by_length"]:
+    result = copy.deepcopy(evaluated)
+    for entry in result["by_length"]:
         if (entry["multiple"], entry["scaling"]) == (multiple, scaling):
             entry["measures_distance"] = False
-    return found
+    return result
 
 
 def scalings_of(tmp_path, evaluated: dict) -> tuple[dict, list[str]]:
     """The report's tables of retrieval under scalings, by multiple, and its sentences about them."""
     study = study_of(tmp_path, evaluated)
     first, rest = words.scalings(study)
-    return {found.multiple: found for found in scaling_tables(study)}, [one.text for one in (*first, *rest)]
+    return {result.multiple: result for result in scaling_tables(study)}, [one.text for one in (*first, *rest)]
 
 
 @pytest.mark.parametrize("local", ["linear", "trained"])
 def test_no_scaling_is_claimed_to_be_better_where_retrieval_does_not_measure_distance(tmp_path, local):
     whole = measured({2: 0.0, 4: 0.0, 8: 0.0}, ("linear", "yarn"))
     every, _ = scalings_of(tmp_path / "whole", whole)
-    assert all(len(found.lines) == 3 and not found.local for found in every.values())
+    assert all(len(result.lines) == 3 and not result.local for result in every.values())
     tables, said = scalings_of(tmp_path / "part", local_at(whole, 4, local))
     assert tables[4].local == (local,) and local not in [line.scaling for line in tables[4].lines]
     (sentence,) = [text for text in said if "252 tokens" in text]
@@ -111,15 +111,15 @@ def test_a_length_at_which_nothing_measures_distance_is_named_and_claims_nothing
 def test_a_condition_that_does_not_measure_distance_in_one_run_is_no_task_of_the_mean_over_tasks(tmp_path):
     evaluated = {"a": measured({2: 0.0, 4: 0.0, 8: 0.0}), "b": synthetic.retrieval_json(0.6)}
     arms = {"a": synthetic.config(1), "b": synthetic.config(2)}
-    for arm, found in evaluated.items():
+    for arm, result in evaluated.items():
         for seed in (0, 1):
             run = tmp_path / "runs" / arm / f"seed{seed}"
-            given = local_at(found, 4) if (arm, seed) == ("b", 1) else found
+            given = local_at(result, 4) if (arm, seed) == ("b", 1) else result
             synthetic.write_run(run, info=synthetic.run_json(seed), lines=[], evals={"retrieval": given})
     study = read(synthetic.write_sweep(tmp_path, [synthetic.study_json("s", arms, [0, 1], evals=["retrieval"])]))
     (study,) = study.studies
-    found = aggregates.table(study)
-    assert found is not None and found.local == ("mqar at 252",) and "mqar at 252" not in found.tasks
-    assert len(found.tasks) == 3
+    result = aggregates.table(study)
+    assert result is not None and result.local == ("mqar at 252",) and "mqar at 252" not in result.tasks
+    assert len(result.tasks) == 3
     (sentence,) = [one.text for one in words.arms(study) if "IQM" in one.text]
     assert sentence.endswith("Left out, since retrieval there does not measure distance: mqar at 252.")

@@ -60,8 +60,8 @@ def test_the_headline_is_the_runs_own_number_of_needles(tmp_path: Path) -> None:
     study = swept(tmp_path, GRID)
     assert [(p.length, p.pairs, p.correct) for p in retrieval_points(study.arms[0])] == [(64, 4, 200), (128, 4, 64)]
     assert len(retrieval_points(study.arms[0], every=True)) == 4
-    (found,) = retrieval_points(study.arms[0], measure="answers_found")
-    assert found.value == 0.75
+    (result,) = retrieval_points(study.arms[0], measure="answers_found")
+    assert result.value == 0.75
 
 
 def test_answers_of_one_row_do_not_narrow_the_interval(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_retrieval_is_drawn_against_the_number_of_needles(tmp_path: Path) -> Non
 def test_the_table_has_the_effective_length_and_names_its_threshold(
     tmp_path: Path, length: int, bounded: bool, threshold: str, cell: str, note: str
 ) -> None:
-    found = {"effective_length": {"accuracy": {"trained": {"length": length, "bounded": bounded}}}}
-    study = swept(tmp_path, GRID | found | {"settings": {"retrieval": {"threshold": threshold}}})
+    results = {"effective_length": {"accuracy": {"trained": {"length": length, "bounded": bounded}}}}
+    study = swept(tmp_path, GRID | results | {"settings": {"retrieval": {"threshold": threshold}}})
     built = table.build(study)
     place = [column.key for column in built.columns].index("effective")
     assert built.columns[place].note == note and built.rows[0][1][place].text == cell
@@ -139,9 +139,9 @@ def test_the_loss_by_position_goes_on_to_the_end_of_the_longest_rows(tmp_path: P
 
 def test_every_measure_and_number_of_needles_is_among_the_results(tmp_path: Path) -> None:
     swept(tmp_path, GRID)
-    found = frames.results(read(tmp_path))
-    kinds = found.groupby("measure").size()
+    result = frames.results(read(tmp_path))
+    kinds = result.groupby("measure").size()
     assert kinds["retrieval_by_length"] == 4 and kinds["retrieval_by_depth"] == 5
     assert kinds["exact_match_by_length"] == kinds["answers_found_by_length"] == 1
-    row = found[found.measure == "answers_found_by_length"].iloc[0]
+    row = result[result.measure == "answers_found_by_length"].iloc[0]
     assert (row["pairs"], row["value"], row["independent"]) == (4, 0.75, 64) and math.isfinite(row["low"])

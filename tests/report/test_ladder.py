@@ -43,8 +43,8 @@ def coverage(gain: float, times: int, seeds: int = 3) -> tuple[float, float]:
     heads, every = [], []
     for _ in range(times):
         baseline, arm = drawn(rng, gain, seeds)
-        found = [gains.at_rung(baseline, arm, rung) for rung in range(len(RUNGS))]
-        held = [one.low <= gain <= one.high for one in found if not one.refused]
+        results = [gains.at_rung(baseline, arm, rung) for rung in range(len(RUNGS))]
+        held = [one.low <= gain <= one.high for one in results if not one.refused]
         heads += held[-1:]
         every += held
     return sum(heads) / len(heads), sum(every) / len(every)
@@ -77,22 +77,22 @@ def test_the_wider_intervals_of_percentiles_would_not_hold() -> None:
     rng, held = np.random.default_rng(3), []
     for _ in range(60):
         baseline, arm = drawn(rng, 0.8)
-        found = []
+        results = []
         for _ in range(60):
             pick = rng.integers(3, size=3)
             one = Curve(RUNGS * UNIT, baseline.losses[pick]), Curve(RUNGS * UNIT, arm.losses[pick])
             x = one[0].where(float(one[1].means[2]), float(one[1].x[2]))
-            found.append(math.exp(x - one[1].x[2]) if x is not None else 1.0)
-        held.append(np.percentile(found, 2.5) <= 0.8 <= np.percentile(found, 97.5))
+            results.append(math.exp(x - one[1].x[2]) if x is not None else 1.0)
+        held.append(np.percentile(results, 2.5) <= 0.8 <= np.percentile(results, 97.5))
     assert np.mean(held) < 0.9
 
 
 def test_the_baselines_own_gain_is_one() -> None:
     baseline, _ = drawn(np.random.default_rng(1), 1.0)
     for rung in range(len(RUNGS)):
-        found = gains.at_rung(baseline, baseline, rung)
-        assert found.gain == pytest.approx(1, abs=1e-9) and not found.refused
-        assert found.low == pytest.approx(1, abs=1e-6) and found.high == pytest.approx(1, abs=1e-6)
+        result = gains.at_rung(baseline, baseline, rung)
+        assert result.gain == pytest.approx(1, abs=1e-9) and not result.refused
+        assert result.low == pytest.approx(1, abs=1e-6) and result.high == pytest.approx(1, abs=1e-6)
     # Also where its mean turns up, so that isotonic regression flattens it.
     bumpy = Curve(RUNGS * UNIT, np.array([[3.0, 2.5, 2.6, 2.2]] * 2 + [[3.0, 2.5, 2.7, 2.2]]))
     assert [gains.at_rung(bumpy, bumpy, rung).gain for rung in range(4)] == pytest.approx([1, 1, 1, 1])
@@ -100,10 +100,10 @@ def test_the_baselines_own_gain_is_one() -> None:
 
 def test_the_joint_fit_recovers_the_form_and_says_when_it_lacks() -> None:
     baseline, arm = drawn(np.random.default_rng(5), 1.5, deviation=0.002)
-    found = gains.fit({"base": baseline, "arm": arm}, "base")
-    assert found.gains is not None and found.intervals is not None
-    assert found.gains["arm"] == pytest.approx(1.5, rel=0.05) and found.gains["base"] == 1
-    assert found.intervals["arm"][0] <= 1.5 <= found.intervals["arm"][1] and found.lack > 0.05
+    result = gains.fit({"base": baseline, "arm": arm}, "base")
+    assert result.gains is not None and result.intervals is not None
+    assert result.gains["arm"] == pytest.approx(1.5, rel=0.05) and result.gains["base"] == 1
+    assert result.intervals["arm"][0] <= 1.5 <= result.intervals["arm"][1] and result.lack > 0.05
     bent = Curve(RUNGS * UNIT, arm.losses + np.array([0.0, 0.2, 0.2, 0.0]))
     assert gains.fit({"base": baseline, "arm": bent}, "base").lack < 0.01
     short = Curve(RUNGS[:2] * UNIT, arm.losses[:, :2])
@@ -121,8 +121,8 @@ def test_the_joint_fit_recovers_the_form_and_says_when_it_lacks() -> None:
 )
 def test_whether_the_ranking_survives_scale_in_words(differences: list[float], half: float, survives: str) -> None:
     leads = tuple(Lead(f * UNIT, d, d - half, d + half) for f, d in zip(RUNGS, differences, strict=True))
-    found, words = claims.survival("h1", "h4", "budget.amount", [50, 100, 200, 400], leads)
-    assert found == survives
+    result, words = claims.survival("h1", "h4", "budget.amount", [50, 100, 200, 400], leads)
+    assert result == survives
     if survives == claims.CROSSES:
         assert "between amount 100 and amount 200" in words and "ahead of it below, behind it above" in words
         at = gains.math.exp(leads[1].flops and (math.log(2) + 2 / 3 * math.log(2)))
@@ -163,9 +163,9 @@ def test_the_command_writes_gains_and_fits_100_columns(tmp_path: Path, capsys: p
     assert ladder.main([str(tmp_path), f"--json={tmp_path / 'out.json'}"]) == 0
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= ladder.WIDTH
-    found = json.loads((tmp_path / "out.json").read_text())["arms"]
-    assert found["base"]["gain"] == found["base"]["low"] == found["base"]["high"] == pytest.approx(1, abs=1e-6)
-    fast = found["fast"]
+    result = json.loads((tmp_path / "out.json").read_text())["arms"]
+    assert result["base"]["gain"] == result["base"]["low"] == result["base"]["high"] == pytest.approx(1, abs=1e-6)
+    fast = result["fast"]
     assert fast["low"] <= 1.5 <= fast["high"] and fast["value"] == 200 and fast["ranking_survives"] == "yes"
     assert [rung["value"] for rung in fast["rungs"]] == [50, 100, 200, 400]
     assert fast["rungs"][-1]["gain"] is None and "extrapolated" in fast["rungs"][-1]["refused"]
@@ -204,8 +204,8 @@ def test_a_rate_at_the_edge_of_its_grid_is_refused(tmp_path: Path) -> None:
     sweep["studies"].append(tried | {"ladder": None})
     (tmp_path / "sweep.json").write_text(json.dumps(sweep))
     (study,) = read(tmp_path).studies
-    found = claims.results(study)
-    assert "0.01 is the highest tried" in found.arms["fast"].refused and not found.arms["base"].refused
+    result = claims.results(study)
+    assert "0.01 is the highest tried" in result.arms["fast"].refused and not result.arms["base"].refused
 
 
 def test_a_sweep_without_a_ladder_is_refused_by_name(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_the_page_has_a_section_and_figures_of_the_ladder(tmp_path: Path) -> Non
     assert "<h3>Gain in compute</h3>" in page and "the ranking survives scale" in page
     assert {"ladder.svg", "gain.svg", "ladder.pdf"} <= {path.name for path in (tmp_path / "report").iterdir()}
     (study,) = read(tmp_path).studies
-    found = claims.claimed(study)
-    one, two = charts.figures(study, found)
+    result = claims.claimed(study)
+    one, two = charts.figures(study, result)
     assert len(one.spec["datasets"]["seeds"]) == 24 and len(two.spec["datasets"]["gains"]) == 3
     assert "Not drawn, outside of the baseline's losses: fast at amount 400" in two.caption

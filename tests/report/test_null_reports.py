@@ -84,9 +84,9 @@ def report(world: World, rng: np.random.Generator, **given: Any) -> Study:
 
 
 def false_claims(study: Study) -> bool:
-    found = claims(study)
-    return any(one.verdict == RESOLVED for one in found.arms) or any(
-        line.resolved for table in found.scalings for line in table.lines
+    result = claims(study)
+    return any(one.verdict == RESOLVED for one in result.arms) or any(
+        line.resolved for table in result.scalings for line in table.lines
     )
 
 
@@ -149,8 +149,8 @@ def test_a_difference_that_is_there_is_claimed() -> None:
 def test_planned_looks_find_a_difference_of_one_deviation_and_claim_no_other() -> None:
     rng = np.random.default_rng(3)
     one = World(arms=2, seeds=20, documents=8, text_noise=0.0, whole=False, shift=0.01 * math.sqrt(2))
-    found = [sequential(one, PLAN, rng) for _ in range(40)]
-    assert np.mean([claimed for claimed, *_ in found]) > 0.85 and 9 < np.mean([seeds for _, seeds, _ in found]) < 18
+    results = [sequential(one, PLAN, rng) for _ in range(40)]
+    assert np.mean([claimed for claimed, *_ in results]) > 0.85 and 9 < np.mean([seeds for _, seeds, _ in results]) < 18
     none = World(arms=2, seeds=20, documents=8, text_noise=0.0, whole=False)
     assert np.mean([sequential(none, PLAN, rng)[0] for _ in range(40)]) <= 0.15
 
@@ -205,8 +205,8 @@ def test_planned_looks_claim_falsely_in_five_percent_at_most(shift: float) -> No
     rng = np.random.default_rng(7)
     deviation = 0.01 * math.sqrt(2)  # of a paired difference
     world = World(arms=2, seeds=20, documents=8, text_noise=0.0, whole=False, shift=shift / 0.02 * deviation)
-    found = [sequential(world, PLAN, rng) for _ in range(1000)]
-    claimed, seeds = np.mean([one for one, *_ in found]), np.mean([number for _, number, _ in found])
+    results = [sequential(world, PLAN, rng) for _ in range(1000)]
+    claimed, seeds = np.mean([one for one, *_ in results]), np.mean([number for _, number, _ in results])
     print(f"a difference of {shift / 0.02:g} deviations: {claimed:.1%} claim it, {seeds:.1f} seeds on average")
     assert claimed <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 1000) if shift == 0 else claimed > 0.3
     if shift:

@@ -86,14 +86,14 @@ def evil(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def chunks(raw: bytes) -> list[tuple[bytes, bytes]]:
-    found, place = [], 8
+    result, place = [], 8
     while place < len(raw):
         size = int.from_bytes(raw[place : place + 4], "big")
         kind, data = raw[place + 4 : place + 8], raw[place + 8 : place + 8 + size]
         assert zlib.crc32(kind + data) == int.from_bytes(raw[place + 8 + size : place + 12 + size], "big")
-        found.append((kind, data))
+        result.append((kind, data))
         place += 12 + size
-    return found
+    return result
 
 
 def test_every_figure_is_there_as_valid_svg_pdf_and_png(demo: Path) -> None:

@@ -74,9 +74,9 @@ def test_no_claim_survives_an_evaluation_that_was_asked_otherwise(tmp_path: Path
         edit(folder, one, asked(name, value))
         if name == "eval.retrieval.task":  # what it resolved to is what counts
             edit(folder, one, asked("task", value))
-    found = verdicts(folder)
+    result = verdicts(folder)
     for measure in MEASURES:
-        assert found[measure] == ("not comparable" if measure in shaped else "resolved")
+        assert result[measure] == ("not comparable" if measure in shaped else "resolved")
     if shaped:
         assert alike(folder) == "no"
         said = " ".join(one.text for one in words.comparability(read(folder).studies[0]))
@@ -135,12 +135,12 @@ def test_seeds_of_one_arm_that_were_asked_differently_are_no_mean(tmp_path: Path
 def test_a_result_of_something_else_is_left_out_and_named(tmp_path: Path, change, said) -> None:
     folder = sweep(tmp_path)
     edit(folder, "loss", change)
-    found = {one.measure: one for one in comparisons(read(folder).studies[0])}
+    results = {one.measure: one for one in comparisons(read(folder).studies[0])}
     if said is None:  # what the run does not know of its data is no difference
-        assert found["loss"].verdict == "resolved"
+        assert results["loss"].verdict == "resolved"
         return
-    assert found["loss"].verdict == "missing" and said in found["loss"].why
-    assert found["retrieval"].verdict == "resolved" and alike(folder) == "differs"
+    assert results["loss"].verdict == "missing" and said in results["loss"].why
+    assert results["retrieval"].verdict == "resolved" and alike(folder) == "differs"
 
 
 def test_a_file_that_does_not_say_what_it_is_of_is_compared_and_marked(tmp_path: Path) -> None:
@@ -163,9 +163,9 @@ def test_a_child_of_a_parent_that_changed_is_not_compared(tmp_path: Path) -> Non
     for path in folder.glob("runs/h2/*/config.json"):
         path.write_text(json.dumps(with_field(json.loads(path.read_text()), "budget.amount", 300.0)))
         synthetic.name_again(path.parent)
-    found = {one.measure: one for one in comparisons(read(folder).studies[0])}
-    assert {one.verdict for one in found.values()} == {"not comparable"}
-    assert "started from h2/seed0, which has changed since: budget.amount was 1000.0" in found["loss"].why
+    results = {one.measure: one for one in comparisons(read(folder).studies[0])}
+    assert {one.verdict for one in results.values()} == {"not comparable"}
+    assert "started from h2/seed0, which has changed since: budget.amount was 1000.0" in results["loss"].why
 
 
 def test_sweeps_that_were_asked_differently_are_not_compared_either(tmp_path: Path) -> None:
@@ -173,6 +173,6 @@ def test_sweeps_that_were_asked_differently_are_not_compared_either(tmp_path: Pa
     for name, value in (("eval.scaling_factor", 2.0), ("eval.kv_storage", "int8")):
         for arm in ("h2", "h4"):
             edit(second, "retrieval", asked(name, value), arm=arm)
-        found = [one for one in comparisons(combined([first, second]).studies[0]) if one.measure == "retrieval"]
-        verdict = {one.arm: one.verdict for one in found}
+        results = [one for one in comparisons(combined([first, second]).studies[0]) if one.measure == "retrieval"]
+        verdict = {one.arm: one.verdict for one in results}
         assert verdict["h4 (first)"] == "resolved" and verdict["h4 (second)"] == "not comparable"

@@ -57,22 +57,22 @@ def test_no_interval_of_a_share_leaves_its_bounds() -> None:
 def test_pooled_deviation_is_that_of_the_two_way_table() -> None:
     rng = np.random.default_rng(1)
     table = rng.normal(0, 0.1, (4, 5)) + rng.normal(0, 1, 5) + np.arange(4)[:, None]
-    found = pooling.pooled({f"a{k}": by_seed(row) for k, row in enumerate(table)})
-    assert found is not None and (found.arms, found.freedom) == (4, 12)
+    result = pooling.pooled({f"a{k}": by_seed(row) for k, row in enumerate(table)})
+    assert result is not None and (result.arms, result.freedom) == (4, 12)
     # The same by least squares on dummy variables of arms and seeds.
     arm, seed = np.divmod(np.arange(20), 5)
     design = np.column_stack([np.eye(4)[arm], np.eye(5)[seed][:, 1:]])
     (left,) = np.linalg.lstsq(design, table.ravel(), rcond=None)[1]
-    assert found.deviation == pytest.approx(math.sqrt(2 * left / 12))
-    assert found.p == pytest.approx(stats.bartlett(*pooling.residuals(table)).pvalue)
+    assert result.deviation == pytest.approx(math.sqrt(2 * left / 12))
+    assert result.p == pytest.approx(stats.bartlett(*pooling.residuals(table)).pvalue)
 
 
 def test_pooling_is_refused_where_one_arm_scatters_and_where_seeds_differ() -> None:
     rng = np.random.default_rng(2)
     table = rng.normal(0, 0.01, (4, 8)) * np.array([1, 1, 1, 12])[:, None]
     values = {f"a{k}": by_seed(row) for k, row in enumerate(table)}
-    found = pooling.pooled(values)
-    assert found is not None and found.refused
+    result = pooling.pooled(values)
+    assert result is not None and result.refused
     assert pooling.pooled({**values, "a3": {9: 1.0, 10: 1.1}}) is None
     assert pooling.pooled({name: values[name] for name in ("a0", "a1")}) is None
 
@@ -149,10 +149,10 @@ def test_a_look_tests_at_its_level_and_counts_only_seeds_that_are_through() -> N
     plan = sequential.Plan((5, 10, 20), 0.001)
     shift = 0.01 / math.sqrt(5) * stats.t.isf(0.02 / 2, 4)  # p = 0.02 with five seeds
     one = study(noisy(shift), plan=plan, care=0.001)
-    (found,) = comparisons(one)
-    assert found.verdict == UNRESOLVED and found.p_holm == pytest.approx(0.02 * 10)
+    (result,) = comparisons(one)
+    assert result.verdict == UNRESOLVED and result.p_holm == pytest.approx(0.02 * 10)
     half = stats.t.isf(0.0025, 4) * 0.01 / math.sqrt(5)
-    assert (found.difference.low, found.difference.high) == pytest.approx((shift - half, shift + half))
+    assert (result.difference.low, result.difference.high) == pytest.approx((shift - half, shift + half))
     assert "After look 1 of 3, 5 seeds, open: b." in words.preface(one)
     more = study(noisy(shift, 7), plan=plan, care=0.001)  # two seeds of the second look are there already
     assert len(comparisons(more)[0].difference.seeds) == 5
@@ -162,17 +162,17 @@ def test_a_look_tests_at_its_level_and_counts_only_seeds_that_are_through() -> N
 
 
 def test_a_difference_known_to_be_smaller_than_care_is_said_to_be() -> None:
-    (found,) = comparisons(study(noisy(0.001, 10, scale=0.002), care=0.01))
+    (result,) = comparisons(study(noisy(0.001, 10, scale=0.002), care=0.01))
     error = 0.002 / math.sqrt(10)
     one_sided = max(stats.t.cdf((0.001 - 0.01) / error, 9), stats.t.sf((0.001 + 0.01) / error, 9))
-    assert found.within_care and one_sided < 0.025
+    assert result.within_care and one_sided < 0.025
     assert "smaller than 0.01 nats either way" in words.arms(study(noisy(0.001, 10, scale=0.002), care=0.01))[0].text
     assert not comparisons(study(noisy(0.0095, 10, scale=0.002), care=0.01))[0].within_care
 
 
 def test_the_seeds_that_would_show_what_is_cared_for_do_show_it() -> None:
-    (found,) = comparisons(study(noisy(0.001, 5, scale=0.02), care=0.01))
-    needed = found.seeds_for_care
+    (result,) = comparisons(study(noisy(0.001, 5, scale=0.02), care=0.01))
+    needed = result.seeds_for_care
     assert (
         needed is not None
         and f"{needed} seeds would show 0.01 nats" in words.arms(study(noisy(0.001, 5, scale=0.02), care=0.01))[0].text
@@ -185,8 +185,8 @@ def test_the_seeds_that_would_show_what_is_cared_for_do_show_it() -> None:
 
 
 def test_no_power_is_told_that_is_impossible() -> None:
-    (found,) = comparisons(study({"a": [2.0, 2.0], "b": [2.0, 5.0]}))
-    assert math.isnan(found.smallest_seen) and found.few
+    (result,) = comparisons(study({"a": [2.0, 2.0], "b": [2.0, 5.0]}))
+    assert math.isnan(result.smallest_seen) and result.few
     assert words.arms(study({"a": [2.0, 2.0], "b": [2.0, 5.0]}))[0].text.startswith("b against a, loss: too few seeds")
 
 

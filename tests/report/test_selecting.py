@@ -58,14 +58,14 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def study(directory: Path) -> Study:
-    (found,) = read(directory).studies  # the selection's own runs are no study to compare
-    return found
+    (result,) = read(directory).studies  # the selection's own runs are no study to compare
+    return result
 
 
 def test_every_value_of_every_arm_is_there_and_a_diverged_seed_takes_its_value_out(study: Study) -> None:
-    found = {(one.arm, one.value): one.mean for one in selecting.trials(study)}
-    assert math.isnan(found.pop(("h1", 0.1)))
-    assert found == {(arm, v): pytest.approx(x) for arm, each in LOSSES.items() for v, x in each.items() if x}
+    results = {(one.arm, one.value): one.mean for one in selecting.trials(study)}
+    assert math.isnan(results.pop(("h1", 0.1)))
+    assert results == {(arm, v): pytest.approx(x) for arm, each in LOSSES.items() for v, x in each.items() if x}
     assert len(read(study.arms[0].runs[0].directory.parents[2]).runs) == 6 + 12
 
 
@@ -83,8 +83,8 @@ def test_the_figure_has_a_point_for_each_value_and_rings_what_was_chosen(study: 
 
 def test_an_edge_of_the_grid_is_a_warning_that_goes_with_the_claim(study: Study) -> None:
     (claim,) = words.arms(study)
-    told = "the best optimizer.learning_rate of h4, 0.1, is the highest tried: a better one may lie beyond"
-    assert claim.verdict == "resolved" and claim.text.endswith(f"not like for like: {told}.")
+    message = "the best optimizer.learning_rate of h4, 0.1, is the highest tried: a better one may lie beyond"
+    assert claim.verdict == "resolved" and claim.text.endswith(f"not like for like: {message}.")
     assert [mark.short for mark in marks(study)["h4"]] == ["edge of grid"]
     assert "chosen for each arm on seeds 7 and 8 (h1 0.01 and h4 0.1) and is reported on other seeds" in words.preface(
         study
@@ -132,9 +132,9 @@ def test_the_vertex_of_a_quadratic_is_found_between_the_grids_values(tmp_path: P
 
     grid = [0.001, 0.003, 0.01, 0.03]
     study = selected(tmp_path, {value: losses(value) for value in grid}, 0.003)
-    found = selecting.vertex(study, "h1")
-    assert found.value == pytest.approx(at, rel=1e-6) and not found.refused
-    assert found.low < at * math.exp(-0.1) and found.high > at * math.exp(
+    result = selecting.vertex(study, "h1")
+    assert result.value == pytest.approx(at, rel=1e-6) and not result.refused
+    assert result.low < at * math.exp(-0.1) and result.high > at * math.exp(
         0.1
     )  # two seeds: t with one degree of freedom
     assert "h1 0.004 [" in selecting.preface(study) and "(grid's best 0.003)" in selecting.preface(study)

@@ -141,16 +141,16 @@ def simulated(
     """Returns, of simulated sweeps as the report judges them, the shares that claim anything at all, that claim a
     difference for the arm that is worse than the baseline by `shift`, and whose interval for it holds the truth.
     """
-    claimed, found, covered = 0, 0, 0
+    claimed, result, covered = 0, 0, 0
     for _ in range(sweeps):
         shared, noise = rng.normal(0, 0.1, number), rng.normal(0, 0.01, (arms + 1, number))
         losses = {f"arm{index}": 2.0 + shared + each for index, each in enumerate(noise)}
         losses[f"arm{arms}"] += shift
-        told = comparisons(study_of(losses))
-        claimed += any(one.verdict == RESOLVED for one in told)
-        found += told[-1].verdict == RESOLVED
-        covered += told[-1].difference.low <= shift <= told[-1].difference.high
-    return claimed / sweeps, found / sweeps, covered / sweeps
+        message = comparisons(study_of(losses))
+        claimed += any(one.verdict == RESOLVED for one in message)
+        result += message[-1].verdict == RESOLVED
+        covered += message[-1].difference.low <= shift <= message[-1].difference.high
+    return claimed / sweeps, result / sweeps, covered / sweeps
 
 
 @pytest.mark.parametrize(("arms", "number"), [(1, 3), (4, 5)])
@@ -158,16 +158,16 @@ def test_sweeps_without_a_difference_claim_none_and_intervals_cover(arms: int, n
     """A quick look; the measurement is the slow test's."""
     claimed, _, covered = simulated(np.random.default_rng(0), 250, arms, number, 0.0)
     assert claimed < 0.08 and 0.91 < covered < 0.985
-    _, found, covered = simulated(np.random.default_rng(1), 100, arms, number, 0.05)
-    assert found > 0.5 and covered > 0.88
+    _, result, covered = simulated(np.random.default_rng(1), 100, arms, number, 0.05)
+    assert result > 0.5 and covered > 0.88
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("arms", "number"), [(1, 2), (1, 3), (1, 5), (4, 3), (4, 5), (9, 5), (4, 8), (4, 20)])
 def test_of_2000_sweeps_without_a_difference_five_percent_claim_one_and_intervals_cover(arms: int, number: int) -> None:
     claimed, _, _ = simulated(np.random.default_rng(number), 2000, arms, number, 0.0)
-    _, found, covered = simulated(np.random.default_rng(100 + number), 2000, arms, number, 0.02)
-    print(f"{arms} arms, {number} seeds: {claimed:.2%} claim, {found:.1%} find, {covered:.2%} covered")
+    _, result, covered = simulated(np.random.default_rng(100 + number), 2000, arms, number, 0.02)
+    print(f"{arms} arms, {number} seeds: {claimed:.2%} claim, {result:.1%} find, {covered:.2%} covered")
     sampling = 2 * math.sqrt(0.05 * 0.95 / 2000)
     assert claimed <= 0.05 + sampling and 0.95 - sampling <= covered <= 0.975
 

@@ -21,9 +21,9 @@ def run(losses: list[float], seed: int = 0) -> Run:
 
 
 def test_the_step_is_interpolated_where_the_loss_first_reaches_the_target() -> None:
-    found = target.of_run(run([3.0, 2.0, 2.6, 1.0]), 2.5)
-    assert found is not None and not found.censored and not found.first
-    assert (found.steps, found.tokens) == (150, 9600)
+    result = target.of_run(run([3.0, 2.0, 2.6, 1.0]), 2.5)
+    assert result is not None and not result.censored and not result.first
+    assert (result.steps, result.tokens) == (150, 9600)
     exact = target.of_run(run([3.0, 2.5]), 2.5)
     assert exact is not None and exact.steps == 200
     early = target.of_run(run([2.0, 1.0]), 2.5)
@@ -31,8 +31,8 @@ def test_the_step_is_interpolated_where_the_loss_first_reaches_the_target() -> N
 
 
 def test_a_run_that_never_reaches_it_is_censored_and_counted() -> None:
-    found = target.of_run(run([3.0, 2.8]), 2.5)
-    assert found is not None and found.censored and found.until == 200 and math.isinf(found.tokens)
+    result = target.of_run(run([3.0, 2.8]), 2.5)
+    assert result is not None and result.censored and result.until == 200 and math.isinf(result.tokens)
     assert target.of_run(Run("a", 0, Path(), "done"), 2.5) is None
     arm = Arm("a", {}, {}, [run([3.0, 2.0], 0), run([3.0, 2.8], 1), run([3.0, 2.9], 2)])
     reached = target.of_arm(arm, 2.5)

@@ -75,8 +75,8 @@ def write(
             )
     path = directory / "runs" / "none" / "seed4" / "run.json"
     path.write_text(json.dumps(synthetic.run_json(4, status="diverged", error="the loss became nan")))
-    (found,) = read(synthetic.write_sweep(directory, [study])).studies
-    return found
+    (result,) = read(synthetic.write_sweep(directory, [study])).studies
+    return result
 
 
 SHARES = {"rope": [1.0, 1.0, 0.95, 0.99, 1.0], "none": [0.2, 0.99, 0.3, 0.25, 1.0]}
@@ -107,14 +107,14 @@ def test_steps_alone_decide_where_only_a_loss_is_given_and_nothing_without_retri
 
 def test_the_arms_are_told_over_all_lengths_and_seeds(tmp_path: Path) -> None:
     study = write(tmp_path, SHARES, STEPS)
-    found = aggregates.table(study)
-    assert found is not None and found.tasks == ("mqar at 63", "mqar at 126", "mqar at 252", "mqar at 504")
-    rope, none = found.arms
+    result = aggregates.table(study)
+    assert result is not None and result.tasks == ("mqar at 63", "mqar at 126", "mqar at 252", "mqar at 504")
+    rope, none = result.arms
     assert rope.improvement is None and none.improvement is not None
     wins = 0.0
     for times in range(4):
-        mine, other = ([synthetic_share(s, times) for s in SHARES[arm][:n]] for arm, n in (("none", 4), ("rope", 5)))
-        wins += np.mean([(x > y) + 0.5 * (x == y) for x in mine for y in other]) / 4
+        own, other = ([synthetic_share(s, times) for s in SHARES[arm][:n]] for arm, n in (("none", 4), ("rope", 5)))
+        wins += np.mean([(x > y) + 0.5 * (x == y) for x in own for y in other]) / 4
     assert none.improvement == pytest.approx(wins)
     (text,) = [one.text for one in words.arms(study) if one.text.startswith("Over 4 conditions")]
     assert "(IQM): rope " in text and text.endswith("; too few seeds for intervals.")

@@ -45,9 +45,9 @@ def faults(drawn: dict[str, str], folder: Path) -> list[list[str]]:
     page.write_text(f"<!doctype html><meta charset=utf-8><body>{body}<script>{MEASURE}</script></body>")
     call = [CHROMIUM or "", *QUIET.split(), f"--user-data-dir={folder / 'profile'}", "--dump-dom", page.as_uri()]
     done = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True)
-    found = re.search(r'data-outcome="([^"]*)"', done.stdout)
-    assert found, done.stderr
-    return list(json.loads(html.unescape(found.group(1))))
+    result = re.search(r'data-outcome="([^"]*)"', done.stdout)
+    assert result, done.stderr
+    return list(json.loads(html.unescape(result.group(1))))
 
 
 def two_axes(directory: Path, seeds: int = 5) -> Path:

@@ -42,14 +42,14 @@ def test_one_resolved_arm_is_the_headline_with_its_interval(tmp_path: Path) -> N
 
 def test_no_arm_differs_by_more_than_a_bound_that_holds_for_all_together(tmp_path: Path) -> None:
     directory = equal_arms(tmp_path / "sweep", 10, care=0.02)
-    found = study(directory)
-    said = verdict.headline(found)
+    result = study(directory)
+    said = verdict.headline(result)
     words = r"None of 9 arms differs from a0 by more than ([\d.]+) nats; (\d+) seeds would show 0.02."
     match = re.fullmatch(words, said)
     assert match, said
-    ends = [end for one in comparisons(found) for end in (one.difference.low, one.difference.high)]
+    ends = [end for one in comparisons(result) for end in (one.difference.low, one.difference.high)]
     assert max(map(abs, ends)) <= float(match[1]) < 1.1 * max(map(abs, ends)), "rounded, and never inwards"
-    assert int(match[2]) == max(one.seeds_for_care or 0 for one in comparisons(found))
+    assert int(match[2]) == max(one.seeds_for_care or 0 for one in comparisons(result))
 
 
 def test_the_bound_holds_of_all_arms_together_as_often_as_it_says() -> None:
@@ -68,8 +68,8 @@ def test_the_bound_holds_of_all_arms_together_as_often_as_it_says() -> None:
 
 
 def test_equal_verdicts_are_one_line_with_details(tmp_path: Path) -> None:
-    found = verdict.groups(study(equal_arms(tmp_path / "sweep", 7)))
-    (group,) = [one for one in found if one.verdict == "not resolved"]
+    result = verdict.groups(study(equal_arms(tmp_path / "sweep", 7)))
+    (group,) = [one for one in result if one.verdict == "not resolved"]
     assert group.text == "6 arms: no difference of loss from a0 resolved. Arms: a1, a2, a3, a4, a5, a6."
     assert len(group.details) == 6 and all("no difference resolved" in one.text for one in group.details)
 
@@ -88,17 +88,17 @@ def test_parameters_that_follow_from_what_varies_are_told_apart_from_accidents(t
     directory = synthetic.losses(tmp_path / "sweep", {"h1": [1.80, 1.82], "h4": [1.77, 1.788]})
     for seed in (0, 1):
         change(directory, f"h4/seed{seed}", parameters={"total": 160000}, attention_kernel="xla", dtype="bfloat16")
-    found = comparable.differing(study(directory))
-    assert found is not None and found.reference == "h1"
-    assert found.asked == ["model.num_heads", "parameters"] and found.accidents == ["kernel", "dtype"]
-    assert found.rows[0][1] == {"model.num_heads": "2", "parameters": "+14.6%", "kernel": "xla", "dtype": "bfloat16"}
+    result = comparable.differing(study(directory))
+    assert result is not None and result.reference == "h1"
+    assert result.asked == ["model.num_heads", "parameters"] and result.accidents == ["kernel", "dtype"]
+    assert result.rows[0][1] == {"model.num_heads": "2", "parameters": "+14.6%", "kernel": "xla", "dtype": "bfloat16"}
     # With one config for both, the same difference is an accident.
     sweep = json.loads((directory / "sweep.json").read_text())
     for arm in sweep["studies"][0]["arms"]:
         arm |= {"config": synthetic.config(4), "overrides": {}}
     (directory / "sweep.json").write_text(json.dumps(sweep))
-    found = comparable.differing(study(directory))
-    assert found is not None and found.asked == [] and found.accidents == ["kernel", "dtype", "parameters"]
+    result = comparable.differing(study(directory))
+    assert result is not None and result.asked == [] and result.accidents == ["kernel", "dtype", "parameters"]
 
 
 def test_speeds_timed_under_load_are_marked(tmp_path: Path) -> None:
@@ -109,5 +109,5 @@ def test_speeds_timed_under_load_are_marked(tmp_path: Path) -> None:
             run = directory / "runs" / arm / f"seed{seed}"
             (run / "eval" / "throughput.json").write_text(json.dumps(speeds))
             synthetic.name_again(run)
-    found = comparable.differing(study(directory))
-    assert found is not None and found.accidents == ["load"] and found.rows[0][1]["load"] == "9 on 2 cores"
+    result = comparable.differing(study(directory))
+    assert result is not None and result.accidents == ["load"] and result.rows[0][1]["load"] == "9 on 2 cores"

@@ -18,8 +18,8 @@ def study(directory: Path, index: int = 0) -> Study:
 
 
 def said(directory: Path) -> dict[str, str]:
-    found = [(one.verdict, one.text) for one in words.arms(study(directory))]
-    return {text: verdict for verdict, text in found}
+    results = [(one.verdict, one.text) for one in words.arms(study(directory))]
+    return {text: verdict for verdict, text in results}
 
 
 def change(directory: Path, run: str, **changes: Any) -> None:
@@ -30,30 +30,30 @@ def change(directory: Path, run: str, **changes: Any) -> None:
 
 def test_a_resolved_difference_is_said_with_its_interval(tmp_path: Path) -> None:
     values = {"h1": [1.80, 1.82, 1.81], "h4": [1.77, 1.788, 1.779]}
-    found = said(synthetic.losses(tmp_path, values))
+    result = said(synthetic.losses(tmp_path, values))
     # differences -0.030, -0.032, -0.031: mean 0.031, t(2) = 4.3027, standard error 0.001 / sqrt(3)
-    assert found == {"h4 beats h1 by 0.0310 nats [0.0285, 0.0335], 3 seeds; significant at 5%.": "resolved"}
+    assert result == {"h4 beats h1 by 0.0310 nats [0.0285, 0.0335], 3 seeds; significant at 5%.": "resolved"}
 
 
 def test_a_worse_arm_is_beaten_by_the_baseline(tmp_path: Path) -> None:
-    found = said(synthetic.losses(tmp_path, {"h4": [1.70, 1.71, 1.72], "h1": [1.75, 1.7605, 1.7695]}))
-    (text,) = found
-    assert text.startswith("h4 beats h1 by 0.05") and found[text] == "resolved"
+    result = said(synthetic.losses(tmp_path, {"h4": [1.70, 1.71, 1.72], "h1": [1.75, 1.7605, 1.7695]}))
+    (text,) = result
+    assert text.startswith("h4 beats h1 by 0.05") and result[text] == "resolved"
 
 
 def test_a_difference_within_its_interval_is_said_to_be_unresolved(tmp_path: Path) -> None:
-    found = said(synthetic.losses(tmp_path, {"h4": [1.70, 1.72, 1.71], "h8": [1.704, 1.718, 1.713]}))
+    result = said(synthetic.losses(tmp_path, {"h4": [1.70, 1.72, 1.71], "h8": [1.704, 1.718, 1.713]}))
     # differences 0.004, -0.002, 0.003: mean 0.00167, standard error 0.00186, times 4.3027 = 0.0080; of three pairs a
     # t-test has power 0.8 at 3.26 deviations, which are 0.00321
-    assert found == {
+    assert result == {
         "h8 against h4, loss: no difference resolved (+0.0017 nats ±0.0080, 3 seeds; a true 0.0105 nats would have "
         "been seen 4 times in 5).": "not resolved"
     }
 
 
 def test_one_seed_resolves_nothing_however_large_the_difference(tmp_path: Path) -> None:
-    found = said(synthetic.losses(tmp_path, {"h1": [2.5], "h4": [1.7]}))
-    ((text, verdict),) = found.items()
+    result = said(synthetic.losses(tmp_path, {"h1": [2.5], "h4": [1.7]}))
+    ((text, verdict),) = result.items()
     assert verdict == "one seed"
     assert "one seed cannot resolve anything about seeds" in text and "measurement noise only" in text
     assert "0.800 nats lower" in text and "beats" not in text
@@ -63,12 +63,12 @@ def test_several_comparisons_are_corrected_in_words(tmp_path: Path) -> None:
     # h2's paired differences give p = 0.03, which three comparisons do not allow
     base = [1.70, 1.71, 1.72]
     arms = {"h1": base, "h2": [1.712, 1.717, 1.7335], "h4": [1.66, 1.6702, 1.6799], "h8": [1.69, 1.73, 1.72]}
-    found = said(synthetic.losses(tmp_path, arms))
+    result = said(synthetic.losses(tmp_path, arms))
     assert any(
-        text.startswith("h4 beats h1") and "; significant at 5% after Holm's correction (3" in text for text in found
+        text.startswith("h4 beats h1") and "; significant at 5% after Holm's correction (3" in text for text in result
     )
-    (open_,) = [text for text in found if text.startswith("h2 against h1")]
-    assert found[open_] == "not resolved" and "beats" not in open_
+    (open_,) = [text for text in result if text.startswith("h2 against h1")]
+    assert result[open_] == "not resolved" and "beats" not in open_
     assert "no difference resolved: its own interval leaves 0 out, but of 3 comparisons" in open_ and "p = 0.0" in open_
 
 

@@ -30,31 +30,31 @@ def sources() -> list[Path]:
 
 def unsafe(tree: ast.AST) -> set[str]:
     """Returns what could execute what it reads: modules, calls by name, and the arguments that allow it."""
-    found = set()
+    result = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-            found |= {name for name in names if name.split(".")[0] in UNSAFE}
+            result |= {name for name in names if name.split(".")[0] in UNSAFE}
         if not isinstance(node, ast.Call):
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         owner = getattr(getattr(node.func, "value", None), "id", "") if isinstance(node.func, ast.Attribute) else ""
         if name in CALLS and owner not in ("cls", "self"):
-            found.add(name)
+            result.add(name)
         if owner == "os" and name == "system":
-            found.add("os.system")
+            result.add("os.system")
         if owner == "yaml" and name in ("load", "load_all", "unsafe_load"):
-            found.add(f"yaml.{name}")
+            result.add(f"yaml.{name}")
         for keyword in node.keywords:
             true = isinstance(keyword.value, ast.Constant) and keyword.value.value is True
             if keyword.arg in ("shell", "allow_pickle", "trust_remote_code") and true:
-                found.add(f"{keyword.arg}=True")
-    return found
+                result.add(f"{keyword.arg}=True")
+    return result
 
 
 def test_nothing_that_is_read_is_executed() -> None:
-    found = {str(path): unsafe(ast.parse(path.read_text(encoding="utf-8"))) for path in sources()}
-    assert len(found) > 200 and {path: what for path, what in found.items() if what} == RUN
+    results = {str(path): unsafe(ast.parse(path.read_text(encoding="utf-8"))) for path in sources()}
+    assert len(results) > 200 and {path: what for path, what in results.items() if what} == RUN
 
 
 @pytest.mark.parametrize(

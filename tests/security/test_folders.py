@@ -43,11 +43,11 @@ def test_an_arms_name_in_somebodys_sweep_json_leads_nowhere_else(tmp_path, arm) 
     study = {"name": "s", "arms": [{"name": arm, "config": base.get_config().to_dict()}], "seeds": [0], "evals": []}
     (tmp_path / "sweep.json").write_text(json.dumps({"name": "x", "studies": [study]}))
     with pytest.raises(UserError, match=r"is not safe as a folder|arms\[0\].name = "):
-        state.standings(tmp_path)
+        state.run_states(tmp_path)
     study["arms"][0]["name"] = "fine@learning_rate=0.003"
     (tmp_path / "sweep.json").write_text(json.dumps({"name": "x", "studies": [study | {"seeds": ["0/../../.."]}]}))
     with pytest.raises(UserError, match=r"studies\[0\].seeds is no list of int"):
-        state.standings(tmp_path)
+        state.run_states(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "tokenizer", "eval"])

@@ -83,32 +83,32 @@ def test_cancelling_deletes_nothing_outside(foreign, tmp_path, monkeypatch) -> N
 
 
 def test_a_job_that_is_not_the_sweeps_is_not_cancelled(foreign, monkeypatch) -> None:
-    asked = []
+    requested = []
     script = {"there": "/home/me/work/train.sh"}
     monkeypatch.setattr(squeue, "_run", lambda command: f"12_3|RUNNING|None|{script['there']}\n")
     slurm = registry.LAUNCHERS["slurm"]
-    queue = replace(slurm.queue, cancel=asked.extend)
+    queue = replace(slurm.queue, cancel=requested.extend)
     monkeypatch.setitem(registry.LAUNCHERS, "slurm", replace(slurm, queue=queue))
     plant(foreign)
     assert cancel.main([str(foreign), "--wait=1s"]) == 0
-    assert asked == [] and jobs.noted(foreign) == []
+    assert requested == [] and jobs.noted(foreign) == []
     # The control: one that runs a script of this sweep is.
     script["there"] = str(foreign / ".sweep/slurm/0123456789abcdef/submission_file_1.sh")
     plant(foreign)
     assert cancel.main([str(foreign), "--wait=1s"]) == 1
-    assert asked == ["12_3"]
+    assert requested == ["12_3"]
 
 
 def test_a_job_of_somebody_else_in_a_real_queue_goes_on(foreign) -> None:
     require()
     command = ["sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap=sleep 60"]
-    mine = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    own = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     try:
-        plant(foreign, id=mine)
+        plant(foreign, id=own)
         assert cancel.main([str(foreign), "--wait=1s"]) == 0
-        assert squeue.states([mine])[mine].waits
+        assert squeue.states([own])[own].waits
     finally:
-        squeue.cancel([mine])
+        squeue.cancel([own])
 
 
 class Bomb:

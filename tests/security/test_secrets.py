@@ -54,8 +54,8 @@ def test_a_workers_log_and_its_marks_do_not_have_them(tmp_path, monkeypatch, sec
     outcome = worker.train(job, worker.Deadline(None))
     worker.evaluate(job, worker.Deadline(None))
     assert outcome.status == "failed"
-    told = capsys.readouterr()
-    assert "no access with [WANDB_API_KEY]" in told.err and KEY not in told.err + told.out
+    message = capsys.readouterr()
+    assert "no access with [WANDB_API_KEY]" in message.err and KEY not in message.err + message.out
     assert "[WANDB_API_KEY]" in everything(tmp_path) and KEY not in everything(tmp_path)
 
 

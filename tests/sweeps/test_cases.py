@@ -111,8 +111,10 @@ def test_an_arm_that_was_asked_an_easier_question_is_not_compared(case: Case) ->
     assert not any("not comparable" in text for text in case.said())
     for seed in (0, 1):
         assert case.evaluate(f"h4/seed{seed}", "--config.eval.retrieval.needles=(1,)")["pairs"] == 1
-    (told,) = [text for text in case.said() if "retrieval" in text]
-    assert "not comparable" in told and "eval.retrieval.needles = [1] against [4]" in told and "beats" not in told
+    (message,) = [text for text in case.said() if "retrieval" in text]
+    assert (
+        "not comparable" in message and "eval.retrieval.needles = [1] against [4]" in message and "beats" not in message
+    )
     done(case.launch())  # asks what the sweep asks for again
     assert case.result("h4/seed0", "retrieval")["pairs"] == 4
     assert not any("not comparable" in text for text in case.said())
@@ -130,8 +132,10 @@ def test_a_child_of_a_parent_that_is_gone_is_refused_and_then_trained_as_in_a_fr
     chain(60)
     shutil.rmtree(case.out / "runs/base")
     refused = command(case.launch())
-    told = "runs/tuned (seed 0): started from base/seed0, which has changed since: budget.amount was 10.0, is now 60.0"
-    assert refused.returncode == 2 and told in refused.stderr and "or remove these runs" in refused.stderr
+    message = (
+        "runs/tuned (seed 0): started from base/seed0, which has changed since: budget.amount was 10.0, is now 60.0"
+    )
+    assert refused.returncode == 2 and message in refused.stderr and "or remove these runs" in refused.stderr
     assert case.result("tuned/seed0")["loss"] == before  # nothing was touched
     shutil.rmtree(case.out / "runs/tuned")
     done(case.launch())
@@ -148,6 +152,6 @@ def test_losses_on_rows_of_different_lengths_are_not_compared(case: Case) -> Non
         budget__amount=2560, budget__kind="tokens", eval__multiples=(), eval__lengths=(16, 64), eval__tokens=0,
     )  # fmt: skip
     done(case.launch())
-    (told,) = [text for text in case.said() if text.startswith("T64 against T16, loss")]
-    assert "not comparable" in told and "data.length = 64 against 16" in told and "beats" not in told
+    (message,) = [text for text in case.said() if text.startswith("T64 against T16, loss")]
+    assert "not comparable" in message and "data.length = 64 against 16" in message and "beats" not in message
     assert pd.read_csv(case.out / "report/table.csv").loc[1, "verdict"] == "not comparable"

@@ -32,13 +32,13 @@ def leaf(field, size):
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_a_product_has_every_combination_once(sizes):
     axis = {"product": [leaf(f, n) for f, n in zip(FIELDS, sizes, strict=False)]}
-    found = axes.assignments(axis)
+    result = axes.assignments(axis)
     assert axes.check(axis, "axes") == []
-    assert len(found) == axes.count(axis) == math.prod(sizes)
-    assert len({tuple(a.values()) for a in found}) == len(found)
-    assert all(list(a) == FIELDS[: len(sizes)] for a in found)
+    assert len(result) == axes.count(axis) == math.prod(sizes)
+    assert len({tuple(a.values()) for a in result}) == len(result)
+    assert all(list(a) == FIELDS[: len(sizes)] for a in result)
     # Several fields in one leaf are multiplied alike.
-    assert axes.assignments({k: v for part in axis["product"] for k, v in part.items()}) == found
+    assert axes.assignments({k: v for part in axis["product"] for k, v in part.items()}) == result
 
 
 @settings(deadline=None)
@@ -54,10 +54,10 @@ def test_a_zip_goes_in_step(length, children):
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5))
 def test_a_chain_goes_one_after_the_other(sizes):
     axis = {"chain": [leaf(f, n) for f, n in zip(FIELDS, sizes, strict=False)]}
-    found = axes.assignments(axis)
+    result = axes.assignments(axis)
     assert axes.check(axis, "axes") == []
-    assert axes.count(axis) == len(found) == sum(sizes)
-    assert [next(iter(a)) for a in found] == [f for f, n in zip(FIELDS, sizes, strict=False) for _ in range(n)]
+    assert axes.count(axis) == len(result) == sum(sizes)
+    assert [next(iter(a)) for a in result] == [f for f, n in zip(FIELDS, sizes, strict=False) for _ in range(n)]
 
 
 @settings(deadline=None, max_examples=15)
@@ -117,8 +117,8 @@ def test_overrides_hold_for_every_arm_and_derived_fields_follow_them():
         axes=[{"model.num_heads": [1, 2]}],
         derived={"model.head_dim": lambda c: c.model.width // c.model.num_heads},
     )
-    found = expand.expand(given, file=Path("s.py"), overrides={"model.width": 32, "budget.amount": 7})
-    assert [(a.config.model.head_dim, a.config.budget.amount) for a in found.studies[0].arms] == [(32, 7), (16, 7)]
+    result = expand.expand(given, file=Path("s.py"), overrides={"model.width": 32, "budget.amount": 7})
+    assert [(a.config.model.head_dim, a.config.budget.amount) for a in result.studies[0].arms] == [(32, 7), (16, 7)]
     with pytest.raises(ConfigError) as error:
         expand.expand(given, file=Path("s.py"), overrides={"model.num_heads": 4, "model.head_dim": 2, "seed": 1})
     assert len(error.value.problems) == 3
@@ -152,7 +152,7 @@ def test_an_odd_rotary_width_is_refused():
     assert line.startswith("arm d15: ") and "15" in line and "even" in line
 
 
-@pytest.mark.parametrize("given, told", [
+@pytest.mark.parametrize("given, message", [
     (dict(axes=[{"model.num_haeds": [1]}]), "axes[0]: unknown field model.num_haeds; did you mean model.num_heads?"),
     (dict(axes=[{"model": [1]}]), "group of fields"),
     (dict(axes=[{"model.num_heads": ["x"]}]), "model.num_heads = 'x': must be a whole number"),
@@ -191,8 +191,8 @@ def test_an_odd_rotary_width_is_refused():
     (dict(base=None), "must name a config file"),
     (dict(studies={}), "must be a dictionary of studies"),
 ])  # fmt: skip
-def test_mistakes_in_a_sweep_are_told(given, told):
-    assert any(told in line for line in refused(**given)), refused(**given)
+def test_mistakes_in_a_sweep_are_told(given, message):
+    assert any(message in line for line in refused(**given)), refused(**given)
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,8 @@ def test_studies_share_what_stands_beside_them_and_names_are_unique_over_all():
             "width": dict(fixed={"model.width": 16}, arm="w{model.width}", seeds=[0, 1], evals=["loss"]),
         },
     )
-    found = sweep(**given)
-    heads, width = found.studies
+    result = sweep(**given)
+    heads, width = result.studies
     assert (heads.name, heads.seeds, heads.evals, heads.baseline) == ("heads", (3,), (), "h1")
     assert (width.seeds, width.evals) == ((0, 1), ("loss",))
     assert width.arms[0].config.model.width == 16 and width.arms[0].config.budget.amount == 9
@@ -254,22 +254,22 @@ def test_a_base_beside_the_sweep_file_is_found(tmp_path):
         "from configs import base\ndef get_config():\n    c = base.get_config()\n    c.model.width = 48\n    return c\n"
     )
     (tmp_path / "sweep.py").write_text("def get_sweep():\n    return dict(base='mine.py')\n")
-    found = expand.load(tmp_path / "sweep.py")
-    assert found.name == "sweep"
-    assert found.studies[0].arms[0].config.model.width == 48
-    assert "get_sweep" in found.text
+    result = expand.load(tmp_path / "sweep.py")
+    assert result.name == "sweep"
+    assert result.studies[0].arms[0].config.model.width == 48
+    assert "get_sweep" in result.text
 
 
 @pytest.mark.parametrize("file", sorted((Path(__file__).resolve().parents[2] / "configs/sweeps").rglob("[a-z]*.py")))
 def test_the_sweeps_that_come_with_the_project_expand(file):
-    found = expand.load(file)
-    assert found.runs()
-    for study in found.studies:
+    result = expand.load(file)
+    assert result.runs()
+    for study in result.studies:
         if study.selects_for:  # holds the runs that try a hyperparameter, which are compared by nobody
-            assert study.selects_for in [other.name for other in found.studies]
+            assert study.selects_for in [other.name for other in result.studies]
             continue
         if study.rung_of:  # a lower rung of a ladder, whose baseline is that of the study at its top
-            assert study.rung_of in [other.name for other in found.studies]
+            assert study.rung_of in [other.name for other in result.studies]
             continue
         assert study.baseline in [arm.name for arm in study.arms]
         assert study.title and study.question
@@ -281,19 +281,19 @@ def test_evaluations_that_a_sweep_may_name_are_those_there_are():
     assert set(drafts.EVALS) == set(EVALUATIONS)
 
 
-@pytest.mark.parametrize("sources, told", [
+@pytest.mark.parametrize("sources, message", [
     (["arm:nobody", ""], r"arm x0: init_from = 'arm:nobody': no arm of that name"),
     (["arm:x1", "arm:x0"], r"arm x0: init_from = 'arm:x1': continues itself"),
     (["arm:x0", ""], r"continues itself"),
 ])  # fmt: skip
-def test_what_an_arm_continues_must_be_there(tmp_path, sources, told):
+def test_what_an_arm_continues_must_be_there(tmp_path, sources, message):
     rates = [1e-3, 2e-3]
     given = dict(
         base="configs/tiny.py",
         axes=[{"zip": [{"init_from": sources}, {"optimizer.learning_rate": rates}]}],
         arm=lambda c: f"x{rates.index(c.optimizer.learning_rate)}",
     )
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         expand.expand(given, file=tmp_path / "test.py")
 
 

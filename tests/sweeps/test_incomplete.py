@@ -105,7 +105,7 @@ class Losing:
     def __init__(self):
         self.job = None
 
-    def adopt(self, wanted):
+    def adopt(self, expected):
         return {}
 
     def free(self):
@@ -114,7 +114,7 @@ class Losing:
     def start(self, place, job):
         self.job = job
 
-    def told(self, place):
+    def queued(self, place):
         return ""
 
     def ended(self, timeout):

@@ -17,42 +17,42 @@ WSD = {"optimizer.schedule": "wsd", "optimizer.warmup_steps": 2}
 
 
 def test_a_ladder_by_budget_has_every_arm_at_every_rung():
-    found = sweep(axes=HEADS, ladder=STEPS, evals=["loss", "retrieval", "throughput"], baseline="num_heads=1")
-    assert [study.rung for study in found.studies] == [10, 20, 40]
-    low, _, top = found.studies
+    result = sweep(axes=HEADS, ladder=STEPS, evals=["loss", "retrieval", "throughput"], baseline="num_heads=1")
+    assert [study.rung for study in result.studies] == [10, 20, 40]
+    low, _, top = result.studies
     assert [arm.name for arm in top.arms] == ["num_heads=1", "num_heads=2"] and top.rung_of == ""
     assert [arm.name for arm in low.arms] == ["num_heads=1@amount=10", "num_heads=2@amount=10"]
     assert low.rung_of == top.name and [arm.rung_of for arm in low.arms] == ["num_heads=1", "num_heads=2"]
     assert [arm.config.budget.amount for arm in (*low.arms, *top.arms)] == [10, 10, 40, 40]
     assert low.evals == ("loss", "throughput") and low.baseline is None and top.baseline == "num_heads=1"
-    described = state.describe(found, created="", updated="")["studies"]
+    described = state.describe(result, created="", updated="")["studies"]
     assert described[0]["ladder"]["values"] == [10.0, 20.0, 40.0] and described[0]["rung"] == 10
     assert json.loads(json.dumps(described)) == described
 
 
 def test_each_rung_has_a_selection_of_its_own():
     select = dict(field="optimizer.learning_rate", values=[1e-3, 1e-2], seeds=[9])
-    found = sweep(axes=HEADS, ladder=STEPS, select=select)
-    tried = [arm.name for study in found.studies if study.selects_for for arm in study.arms]
+    result = sweep(axes=HEADS, ladder=STEPS, select=select)
+    tried = [arm.name for study in result.studies if study.selects_for for arm in study.arms]
     assert len(tried) == 3 * 2 * 2 and "num_heads=1@amount=10@learning_rate=0.001" in tried
 
 
 def test_branches_continue_the_highest_rung_and_its_choice():
     select = dict(field="optimizer.learning_rate", values=[1e-3, 1e-2], seeds=[9])
-    found = sweep(axes=HEADS, ladder=STEPS | {"branches": True}, fixed=WSD, select=select)
-    (low,) = [study for study in found.studies if study.rung == 10]
-    (top,) = [study for study in found.studies if study.rung == 40]
+    result = sweep(axes=HEADS, ladder=STEPS | {"branches": True}, fixed=WSD, select=select)
+    (low,) = [study for study in result.studies if study.rung == 10]
+    (top,) = [study for study in result.studies if study.rung == 40]
     assert tuple(top.arms[0].config.checkpoint.branches) == (10, 20) and top.arms[0].config.init_from == ""
     assert low.arms[0].config.init_from == "arm:num_heads=1" and low.arms[0].config.init_state == "branch"
-    assert len([study for study in found.studies if study.selects_for]) == 1
-    (run,) = [run for run in found.runs() if run.arm == "num_heads=1@amount=10"]
+    assert len([study for study in result.studies if study.selects_for]) == 1
+    (run,) = [run for run in result.runs() if run.arm == "num_heads=1@amount=10"]
     assert run.select.keys(run.arm) == [f"num_heads=1@learning_rate={v}/seed9" for v in (0.001, 0.01)]
 
 
 def test_a_ladder_by_size_trains_on_tokens_a_parameter():
     ladder = dict(by="model.width", values=[16, 32], tokens_per_parameter=2)
-    found = sweep(fixed={"model.vocab_size": 256, "model.num_heads": 2}, ladder=ladder)
-    for study in found.studies:
+    result = sweep(fixed={"model.vocab_size": 256, "model.num_heads": 2}, ladder=ladder)
+    for study in result.studies:
         (arm,) = study.arms
         assert arm.config.budget.kind == "tokens" and arm.config.model.width == study.rung
         assert arm.config.model.head_dim == study.rung / 2  # resolved at its own width
@@ -92,9 +92,9 @@ def test_an_override_of_the_ladders_field_is_refused():
 def test_leave_one_out_has_the_whole_and_each_feature_taken_away():
     features = [{"model.attention.qk_norm": [True, False]}, {"model.mlp": ["swiglu", "gelu", "relu"]}]
     axis = {"leave_one_out": features}
-    found = axes.assignments(axis)
-    assert axes.check(axis, "axes") == [] and axes.count(axis) == len(found) == 4
-    assert [tuple(one.values()) for one in found] == [
+    result = axes.assignments(axis)
+    assert axes.check(axis, "axes") == [] and axes.count(axis) == len(result) == 4
+    assert [tuple(one.values()) for one in result] == [
         (True, "swiglu"), (False, "swiglu"), (True, "gelu"), (True, "relu"),
     ]  # fmt: skip
     pair = {"zip": [{"model.norm": ["layernorm", "rmsnorm"]}, {"model.norm_bias": [True, False]}]}
@@ -109,16 +109,16 @@ CONDITION = "model.num_heads * 16 <= model.width and not model.mlp == 'gelu' or 
 @pytest.mark.parametrize("condition", [CONDITION, lambda c: c.model.num_heads <= 2 and c.model.mlp != "gelu"])
 def test_where_keeps_what_the_condition_holds_for(condition):
     given = dict(axes=[{"model.num_heads": [1, 2, 4], "model.mlp": ["swiglu", "gelu"]}], fixed={"model.width": 32})
-    found = sweep(**given, where=condition)
-    assert [arm.name for arm in found.studies[0].arms] == ["num_heads=1,mlp=swiglu", "num_heads=2,mlp=swiglu"]
+    result = sweep(**given, where=condition)
+    assert [arm.name for arm in result.studies[0].arms] == ["num_heads=1,mlp=swiglu", "num_heads=2,mlp=swiglu"]
     assert len(sweep(**given).studies[0].arms) == 6
 
 
 def test_where_leaves_out_what_would_be_refused():
-    found = sweep(
+    result = sweep(
         axes=[{"model.num_heads": [4, 3]}], fixed={"model.width": 32}, where="model.width % model.num_heads == 0"
     )
-    assert [arm.name for arm in found.studies[0].arms] == ["num_heads=4"]
+    assert [arm.name for arm in result.studies[0].arms] == ["num_heads=4"]
 
 
 @pytest.mark.parametrize(

@@ -46,17 +46,17 @@ def run(tmp_path, sweep, functions=FAKES, workers=2):
 
 
 def status(tmp_path, key):
-    return state.standings(tmp_path / "out")[key]
+    return state.run_states(tmp_path / "out")[key]
 
 
 def test_every_run_is_trained_and_evaluated_once_by_workers_that_stay_up(tmp_path):
     sweep = sweep_of(tmp_path, ["a", "b", "c"], seeds=(0, 1), evals=("loss", "memory"))
     assert run(tmp_path, sweep).code == 0
-    wanted = {(what, r.key): 1 for r in sweep.runs() for what in ("train", "loss", "memory")}
-    assert Counter(fakes.calls(tmp_path / "out")) == wanted
+    expected = {(what, r.key): 1 for r in sweep.runs() for what in ("train", "loss", "memory")}
+    assert Counter(fakes.calls(tmp_path / "out")) == expected
     assert len(fakes.pids(tmp_path / "out")) <= 2
-    assert {s.status for s in state.standings(tmp_path / "out").values()} == {"done"}
-    assert all(s.complete for s in state.standings(tmp_path / "out").values())
+    assert {s.status for s in state.run_states(tmp_path / "out").values()} == {"done"}
+    assert all(s.complete for s in state.run_states(tmp_path / "out").values())
     assert "training a" in (tmp_path / "out/runs/a/seed0/log.txt").read_text()
     assert json.loads((tmp_path / "out/runs/b/seed1/config.json").read_text())["seed"] == 1
 
@@ -73,21 +73,21 @@ def test_a_second_launch_does_nothing_again(tmp_path):
     assert list(summary.diverged) == ["diverge/seed0"]
 
 
-@pytest.mark.parametrize("way, told", [
+@pytest.mark.parametrize("way, message", [
     ("raise", "RuntimeError: no such luck"),
     ("exit", "exited with code 3"),
     ("zero", "exited with code 0"),
     ("kill", "killed by SIGKILL"),
 ])  # fmt: skip
-def test_a_failing_run_fails_alone(tmp_path, way, told, capsys):
+def test_a_failing_run_fails_alone(tmp_path, way, message, capsys):
     sweep = sweep_of(tmp_path, [way, "a", "b", "c"])
     summary = run(tmp_path, sweep, workers=1)
     assert summary.code == 1
     assert list(summary.failed) == [f"{way}/seed0"]
-    assert told in summary.failed[f"{way}/seed0"]
-    board = state.standings(tmp_path / "out")
+    assert message in summary.failed[f"{way}/seed0"]
+    board = state.run_states(tmp_path / "out")
     assert [board[f"{name}/seed0"].status for name in (way, "a", "b", "c")] == ["failed", "done", "done", "done"]
-    assert told in capsys.readouterr().out
+    assert message in capsys.readouterr().out
     assert Counter(fakes.calls(tmp_path / "out"))["train", f"{way}/seed0"] == 1
 
 
@@ -136,10 +136,10 @@ def test_a_run_that_continues_another_begins_when_that_is_done(tmp_path):
 @pytest.mark.parametrize("way, status", [("raise", "failed"), ("diverge", "diverged")])
 def test_what_continues_a_run_that_failed_is_not_begun_and_is_named(tmp_path, way, status):
     summary = run(tmp_path, chained(tmp_path, way, seeds=[0]), workers=1)
-    told = {**summary.failed, **summary.diverged}
+    messages = {**summary.failed, **summary.diverged}
     assert summary.code == (1 if way == "raise" else 0)
     for arm in ("after", "last"):
-        assert told[f"{arm}/seed0"] == f"not begun: {way}/seed0, which it continues, is {status}"
+        assert messages[f"{arm}/seed0"] == f"not begun: {way}/seed0, which it continues, is {status}"
         assert not (tmp_path / f"out/runs/{arm}").exists()
 
 
@@ -150,14 +150,14 @@ def test_a_diverged_run_is_named_and_is_no_failure(tmp_path, capsys):
     assert status(tmp_path, "a/seed0").status == "done"
 
 
-@pytest.mark.parametrize("way, told", [("evalfail", "ValueError: cannot be measured"), ("evalkill", "SIGKILL")])
-def test_a_failing_evaluation_leaves_the_run_done_and_the_others_made(tmp_path, way, told):
+@pytest.mark.parametrize("way, message", [("evalfail", "ValueError: cannot be measured"), ("evalkill", "SIGKILL")])
+def test_a_failing_evaluation_leaves_the_run_done_and_the_others_made(tmp_path, way, message):
     sweep = sweep_of(tmp_path, [way, "a"], evals=("loss", "memory"))
     summary = run(tmp_path, sweep)
     assert summary.code == 1 and not summary.failed
     stands = status(tmp_path, f"{way}/seed0")
     assert stands.status == "done" and not stands.complete
-    assert told in stands.eval_errors["loss"]
+    assert message in stands.eval_errors["loss"]
     assert (tmp_path / f"out/runs/{way}/seed0/eval/memory.json").exists() == (way == "evalfail")
     # Tried again and failing again, it is the same evaluation that is named.
     assert list(run(tmp_path, sweep).eval_errors[f"{way}/seed0"]) == ["loss"]
@@ -193,9 +193,9 @@ def test_arms_and_seeds_added_or_dropped_leave_the_others_alone(tmp_path, capsys
         Study(**{**vars(s), "arms": tuple(a for a in s.arms if a.name != "unused")}) for s in changed.studies
     )})  # fmt: skip
     run(tmp_path, changed)
-    told = capsys.readouterr().out
-    assert "new in the sweep file: c" in told
-    assert "no longer in the sweep file, their runs stay: b" in told
+    message = capsys.readouterr().out
+    assert "new in the sweep file: c" in message
+    assert "no longer in the sweep file, their runs stay: b" in message
     counts = Counter(run for what, run in fakes.calls(tmp_path / "out") if what == "train")
     assert counts == {"a/seed0": 1, "b/seed0": 1, "a/seed1": 1, "c/seed0": 1, "c/seed1": 1}
     assert (tmp_path / "out/runs/b/seed0/run.json").exists()
@@ -281,16 +281,16 @@ def gone(pid):
 def test_a_signal_saves_the_runs_and_the_same_command_goes_on(tmp_path, launcher, number):
     process = launcher()
     process.send_signal(number)
-    told = process.communicate(timeout=120)[0]
+    message = process.communicate(timeout=120)[0]
     assert process.returncode == 128 + number
-    assert "stopping: 2 runs being saved" in told
-    board = state.standings(tmp_path / "out")
+    assert "stopping: 2 runs being saved" in message
+    board = state.run_states(tmp_path / "out")
     assert Counter(s.status for s in board.values()) == {"preempted": 2, "waiting": 1}
     assert all(gone(pid) for pid in fakes.pids(tmp_path / "out"))
     sweep = expand.load(tmp_path / "slow.py")
     quick = Functions("tests.sweeps.fakes:quick", FAKES.evaluate)
     assert run(tmp_path, sweep, functions=quick).code == 0
-    assert all(s.complete for s in state.standings(tmp_path / "out").values())
+    assert all(s.complete for s in state.run_states(tmp_path / "out").values())
 
 
 def test_workers_of_a_killed_launcher_save_their_runs_and_end(tmp_path, launcher):
@@ -331,13 +331,13 @@ def test_the_seeds_of_an_arm_go_to_one_worker():
 def test_a_run_that_waits_for_others_is_looked_at_again_only_when_one_of_them_ends():
     """What a launcher does grows with its runs and not with their square."""
     jobs = [worker.Job("", "s", f"{kind}{i}", 0, {}, ()) for kind in ("parent", "child") for i in range(200)]
-    done, asked = set(), []
+    done, requested = set(), []
 
     def needs(job):
         return [job.key.replace("child", "parent")] if job.arm.startswith("child") else []
 
     def ready(job):
-        asked.append(job.key)
+        requested.append(job.key)
         return set(needs(job)) <= done
 
     queue = waiting(jobs, needs, ready)
@@ -350,4 +350,4 @@ def test_a_run_that_waits_for_others_is_looked_at_again_only_when_one_of_them_en
         queue.ended(job.key)
     assert sorted(order) == sorted(job.key for job in jobs)
     assert all(order.index(f"parent{i}/seed0") < order.index(f"child{i}/seed0") for i in range(200))
-    assert len(asked) <= 3 * len(jobs)
+    assert len(requested) <= 3 * len(jobs)

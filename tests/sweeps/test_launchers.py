@@ -71,11 +71,11 @@ def test_a_second_detached_launcher_is_asked_shown_and_cancelled(pbs: Cluster, t
     jobs.note(out, jobs.Record("pbs", "7", "a", 0, "", ""))
     jobs.note(out, jobs.Record("pbs", "8", "b", 0, "", ""))
     jobs.note(out, jobs.Record("newer", "9", "b", 1, "", ""))  # of a launcher that this version does not know
-    board, silent = status.standings(out)
+    board, silent = status.run_states(out)
     assert not silent
     assert board["a/seed0"].note == "queued: pbs job 7 (no node)" and board["b/seed0"].note == "pbs job 8"
     pbs.jobs, known = {}, pbs.jobs
-    assert status.standings(out)[1].startswith("PBS does not answer: 2 runs")
+    assert status.run_states(out)[1].startswith("PBS does not answer: 2 runs")
     pbs.jobs = known
     assert cancel.cancel(out, 5.0) == 0
     assert pbs.cancelled == ["7", "8"] and "2 jobs cancelled on pbs" in capsys.readouterr().out

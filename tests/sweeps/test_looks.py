@@ -120,9 +120,9 @@ def test_a_plan_that_cannot_be_is_refused(changed, words):
 
 
 def test_what_a_foreign_sweep_json_says_reaches_only_looks_of_the_plan():
-    wanted = sweep(seeds=PLAN)
-    name = wanted.studies[0].name
+    required = sweep(seeds=PLAN)
+    name = required.studies[0].name
     for given, expected in [([0] * 7, 6), ("nonsense", 3), ([0] * 500, 12), ([], 3)]:
-        again = looks.resumed(wanted, {"studies": [{"name": name, "seeds": given}]})
+        again = looks.resumed(required, {"studies": [{"name": name, "seeds": given}]})
         assert again.studies[0].seeds == tuple(range(expected)), given
-    assert json.dumps(state.describe(wanted, "", ""))
+    assert json.dumps(state.describe(required, "", ""))

@@ -105,7 +105,7 @@ def test_what_cannot_be_matched_is_refused_with_the_nearest_figure():
     assert "kv1: its KV bytes/token come no nearer than 128 " in refused(**GROUPS, match=latent)[0]
 
 
-@pytest.mark.parametrize("given, told", [
+@pytest.mark.parametrize("given, message", [
     (dict(equal="parameter", to="kv8", by="model.mlp_width"), "match.equal = 'parameter': must be parameters, flops"),
     (dict(equal="kv_bytes", to="kv8", by="model.mlp_width"), "match.by = 'model.mlp_width': must be model.num_layers"),
     (dict(equal="flops", to="kv8", by="model.num_kv_heads"), "is an axis already"),
@@ -114,8 +114,8 @@ def test_what_cannot_be_matched_is_refused_with_the_nearest_figure():
     (dict(equal="flops", to="kv8", by="model.mlp_width", multiple_of=0), "multiple_of = 0: must be"),
     ("parameters", "match = 'parameters': must be dict(equal=, to=, by=)"),
 ])  # fmt: skip
-def test_a_match_that_says_nothing_is_refused(given, told):
-    assert told in refused(**GROUPS, match=given)[0]
+def test_a_match_that_says_nothing_is_refused(given, message):
+    assert message in refused(**GROUPS, match=given)[0]
 
 
 def test_only_the_arms_named_are_solved_and_the_sweep_remembers():

@@ -32,14 +32,14 @@ def test_rates_and_seeds_are_packed_and_every_run_is_evaluated(tmp_path):
     made, processes = calls(tmp_path)
     assert [what for what in made if "together" in what] == ["together-4", "together-2"]
     assert made.count("train") == made.count("loss") == 6 and len(processes) == 1
-    assert all(stands.complete for stands in state.standings(tmp_path / "out").values())
+    assert all(stands.complete for stands in state.run_states(tmp_path / "out").values())
     assert run(tmp_path, sweep, 4).code == 0 and calls(tmp_path)[0] == made, "nothing is done twice"
 
 
 def test_one_that_diverges_or_fails_in_a_pack_leaves_the_others_done(tmp_path):
     sweep = sweep_of(tmp_path, ["a", "diverge", "b"])
     run(tmp_path, sweep, 3)
-    stands = state.standings(tmp_path / "out")
+    stands = state.run_states(tmp_path / "out")
     assert [stands[f"{arm}/seed0"].status for arm in ("a", "diverge", "b")] == ["done", "diverged", "done"]
 
 
@@ -53,7 +53,7 @@ def test_a_worker_that_dies_fails_all_of_its_pack_and_each_is_told(tmp_path):
     sweep = sweep_of(tmp_path, ["a", "kill"])
     summary = run(tmp_path, sweep, 2)
     assert summary.code == 1 and set(summary.failed) == {"kill/seed0"}
-    assert state.standings(tmp_path / "out")["a/seed0"].status == "done"
+    assert state.run_states(tmp_path / "out")["a/seed0"].status == "done"
 
 
 def test_arms_of_other_shapes_are_not_packed(tmp_path):
@@ -85,9 +85,9 @@ def test_a_sweep_packed_for_real(tmp_path):
     losses = set()
     for one in sweep.runs():
         folder = tmp_path / "out/runs" / one.key
-        told = json.loads((folder / "run.json").read_text())
-        assert (told["status"], told["step"], told["seed"], told["name"]) == ("done", 4, one.seed, one.arm)
-        assert len(told["packed_with"]) == 3
+        message = json.loads((folder / "run.json").read_text())
+        assert (message["status"], message["step"], message["seed"], message["name"]) == ("done", 4, one.seed, one.arm)
+        assert len(message["packed_with"]) == 3
         losses.add(json.loads((folder / "eval/loss.json").read_text())["loss"])
     assert len(losses) == 4
 
@@ -103,7 +103,7 @@ def test_one_that_fails_in_a_pack_goes_on_from_its_checkpoint_and_one_that_vanis
     sweep = real(tmp_path, ["a", "full", "moved"], (0,), **changed)
     functions = Functions("tests.sweeps.fakes:train_counted", together="tests.sweeps.fakes:together_disturbed")
     assert run(tmp_path, sweep, 3, functions).code == 1
-    stands = state.standings(tmp_path / "out")
+    stands = state.run_states(tmp_path / "out")
     assert [stands[f"{arm}/seed0"].status for arm in ("a", "full", "moved")] == ["done", "done", "failed"]
     assert "vanished while training in it" in stands["moved/seed0"].error_line
     assert steps(tmp_path, "a") == [*range(1, 9)]

@@ -45,11 +45,11 @@ def arms(path: Path, packing: str) -> dict[str, dict[int, Run]]:
             name for name, changed in reversed(ARMS.items()) if all(config_of(config, f) == changed[f] for f in changed)
         ),
     )
-    found: dict[str, dict[int, Run]] = {}
+    results: dict[str, dict[int, Run]] = {}
     for run in expand.expand(given, file=Path("s.py")).runs():
-        found.setdefault(run.arm, {})[run.seed] = run
-    assert set(found) == set(ARMS)
-    return found
+        results.setdefault(run.arm, {})[run.seed] = run
+    assert set(results) == set(ARMS)
+    return results
 
 
 def config_of(config, field):
@@ -84,10 +84,10 @@ def first(run: Run) -> dict[str, np.ndarray]:
 
 def test_parameters_of_one_name_and_shape_begin_alike_in_every_arm(text) -> None:
     runs_of = arms(text, "contiguous")
-    found = {name: first(each[0]) for name, each in runs_of.items()}
-    base = found["mha"]
+    results = {name: first(each[0]) for name, each in runs_of.items()}
+    base = results["mha"]
     shared = 0
-    for arm, own in found.items():
+    for arm, own in results.items():
         for name in own.keys() & base.keys():
             if own[name].shape == base[name].shape:
                 shared += 1

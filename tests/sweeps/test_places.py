@@ -21,8 +21,8 @@ def test_workers_on_the_cpu_ask_for_no_more_than_the_cores(
     tmp_path, monkeypatch, cores, workers, runs, number, threads
 ):
     monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: type("M", (), {"available": 1e12}))
-    found = env(Machine("cpu", 1, cores), workers, runs, tmp_path)
-    assert [e["NPROC"] for e in found] == [str(threads)] * number
+    result = env(Machine("cpu", 1, cores), workers, runs, tmp_path)
+    assert [e["NPROC"] for e in result] == [str(threads)] * number
 
 
 def test_little_memory_means_fewer_workers(tmp_path, monkeypatch):
@@ -32,8 +32,8 @@ def test_little_memory_means_fewer_workers(tmp_path, monkeypatch):
 
 def test_each_gpu_has_one_worker(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found = env(Machine("gpu", 4, 64), None, 9, tmp_path)
-    assert found == [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(4)]
+    result = env(Machine("gpu", 4, 64), None, 9, tmp_path)
+    assert result == [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(4)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
     assert [e["CUDA_VISIBLE_DEVICES"] for e in env(Machine("gpu", 2, 64), 2, 9, tmp_path)] == ["3", "GPU-5"]
     shared = env(Machine("gpu", 2, 64), 3, 9, tmp_path)

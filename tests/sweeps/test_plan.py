@@ -65,11 +65,11 @@ def test_formulas_and_compiled_memory_of_every_arm(lines):
 
 def test_hours_are_flops_over_the_assumed_mfu_and_only_where_a_peak_is_published(lines, capsys):
     chip = Chip(1e12, 1e12, 1e9, "a data sheet")
-    found = plan.hours_at_mfu(2 * 0.4 * 1e12 * 7200, chip, 2)
-    assert found == {"mfu": 0.4, "hours": pytest.approx(2.0)}
+    result = plan.hours_at_mfu(2 * 0.4 * 1e12 * 7200, chip, 2)
+    assert result == {"mfu": 0.4, "hours": pytest.approx(2.0)}
     assert plan.hours_at_mfu(None, chip, 1) is None and plan.hours_at_mfu(1e12, None, 1) is None
     assert all(line.as_json()["hours_at_mfu"] is None for line in lines)  # a CPU has no published peak
-    table.show([replace(lines[0], hours_at_mfu=found)], CPU, Console())
+    table.show([replace(lines[0], hours_at_mfu=result)], CPU, Console())
     shown = capsys.readouterr().out
     assert "kv1: about 2 hours of training a run at 40% MFU" in shown and "an estimate" in shown
 
@@ -128,11 +128,11 @@ def test_an_arm_that_does_not_compile_is_named_and_stops_nothing(lines, monkeypa
 
     monkeypatch.setattr(train_step, "jitted", broken)
     assert plan.main([f"--sweep={FILE}", *SMALL]) == 1
-    told = capsys.readouterr().out.splitlines()
-    assert "kv1: the train step does not compile: RuntimeError: INTERNAL: no such thing" in told[5:]
-    assert [line.split(":")[0] for line in told if "kv8's" in line] == ["kv1", "kv2", "kv4"]
-    assert [line.split()[0] for line in told[1:5]] == ["kv1", "kv2", "kv4", "kv8"]
-    assert "KiB" in told[2] or "MiB" in told[2]
+    message = capsys.readouterr().out.splitlines()
+    assert "kv1: the train step does not compile: RuntimeError: INTERNAL: no such thing" in message[5:]
+    assert [line.split(":")[0] for line in message if "kv8's" in line] == ["kv1", "kv2", "kv4"]
+    assert [line.split()[0] for line in message[1:5]] == ["kv1", "kv2", "kv4", "kv8"]
+    assert "KiB" in message[2] or "MiB" in message[2]
 
 
 def test_an_arm_too_large_for_a_device_is_refused_with_the_two_numbers(tmp_path, capsys, here):
@@ -141,10 +141,10 @@ def test_an_arm_too_large_for_a_device_is_refused_with_the_two_numbers(tmp_path,
     capsys.readouterr()
     here.capacity = 2**16
     assert plan.main([f"--sweep={tmp_path / 's.py'}", *SMALL]) == 1
-    told = capsys.readouterr().out
+    message = capsys.readouterr().out
     assert re.search(
         r"^kv8: the train step does not fit: it needs [\d.]+ [KM]iB, and a device of cpu has 64.0 KiB: .* too much$",
-        told,
+        message,
         re.MULTILINE,
     )
 

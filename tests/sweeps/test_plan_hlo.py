@@ -88,8 +88,8 @@ def test_a_loop_whose_turns_nobody_tells_counts_once_and_is_told():
 
 
 def test_a_turn_count_that_xla_tells_comes_before_the_condition():
-    told = RECORDED.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"3"}}')
-    assert hlo.count(told).cycles["mlp"] == 3000
+    message = RECORDED.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"3"}}')
+    assert hlo.count(message).cycles["mlp"] == 3000
 
 
 @pytest.mark.parametrize("turns", [1, 7])

@@ -42,8 +42,8 @@ def planned(tmp_path, sweep, target, *options):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_compiles_with_the_kernel_of_its_platform(tmp_path, name):
     fixed = {"model.remat": "block"} if name == "llama_350m" else {}  # a GPU of 80 GB needs none
-    code, told, arms = planned(tmp_path, dict(base=f"configs/{name}.py", fixed=fixed, arm="a"), "v5e:1x1")
-    assert code == 0, told
+    code, message, arms = planned(tmp_path, dict(base=f"configs/{name}.py", fixed=fixed, arm="a"), "v5e:1x1")
+    assert code == 0, message
     step, decode = arms["a"]["programs"]["train_step"], arms["a"]["programs"]["decode"]
     assert step["kernel"] in ("splash", "flash") and decode["kernel"] == "reference"
     assert set(step["kernels"]) and not decode["kernels"]
@@ -56,8 +56,8 @@ def test_splash_without_a_bias_and_flash_with_one(tmp_path):
     small = {"model.num_layers": 2, "data.length": 256, "data.batch_size": 4}
     axes = [{"model.position.kind": list(KINDS)}]
     sweep = dict(base="configs/lm.py", fixed=small, axes=axes, arm="{model.position.kind}")
-    code, told, arms = planned(tmp_path, sweep, "v5e:1x1", "--programs=train_step")
-    assert code == 0, told
+    code, message, arms = planned(tmp_path, sweep, "v5e:1x1", "--programs=train_step")
+    assert code == 0, message
     assert {name: arm["programs"]["train_step"]["kernel"] for name, arm in arms.items()} == KINDS
     for name, kernel in KINDS.items():
         assert bool(arms[name]["programs"]["train_step"]["kernels"]) == (kernel != "reference"), name
@@ -65,10 +65,10 @@ def test_splash_without_a_bias_and_flash_with_one(tmp_path):
 
 def test_where_chips_share_tokens_only_keys_and_values_are_gathered(tmp_path):
     small = {"model.num_layers": 2, "data.batch_size": 4, "model.dtype": "bfloat16", "mesh.context": 4}
-    code, told, arms = planned(
+    code, message, arms = planned(
         tmp_path, dict(base="configs/lm.py", fixed=small, arm="a"), "v5e:2x2", "--programs=train_step"
     )
-    assert code == 0, told
+    assert code == 0, message
     (gathered,) = (one for one in arms["a"]["programs"]["train_step"]["collectives"] if one["kind"] == "all-gather")
     keys = 4 * 128 * 128 * 2  # rows x tokens x width of all heads x bytes; values have as many
     assert gathered["count"] == 2 * 4, "of two layers keys and values, forward and backward"
@@ -78,9 +78,9 @@ def test_where_chips_share_tokens_only_keys_and_values_are_gathered(tmp_path):
 def test_an_arm_made_too_large_is_refused_with_the_two_numbers(tmp_path):
     axes = [{"data.batch_size": [32, 16384]}]
     sweep = dict(base="configs/lm.py", axes=axes, arm="b{data.batch_size}", fixed={"model.num_layers": 2})
-    code, told, arms = planned(tmp_path, sweep, "v5e:1x1", "--programs=train_step")
+    code, message, arms = planned(tmp_path, sweep, "v5e:1x1", "--programs=train_step")
     assert code == 1 and arms["b32"]["programs"]["train_step"]["fits"]
     large = arms["b16384"]["programs"]["train_step"]
     assert not large["fits"] and large["needed"] > large["available"] > 15 * 2**30
     line = r"^b16384: the train step does not fit: it needs [\d.]+ GiB, and a device of v5e:1x1 has 15\.\d GiB: [\d.]+ "
-    assert re.search(line, told, re.MULTILINE), told
+    assert re.search(line, message, re.MULTILINE), message

@@ -29,7 +29,7 @@ def run(tmp_path, sweep, workers=2, where=None, **given):
 
 
 def board(tmp_path):
-    return {key: stands.status for key, stands in state.standings(tmp_path / "out").items()}
+    return {key: stands.status for key, stands in state.run_states(tmp_path / "out").items()}
 
 
 def test_retries_try_a_failed_run_again_so_often_and_no_more(tmp_path):
@@ -50,8 +50,8 @@ def test_on_failure_stop_begins_no_more_and_lets_the_others_end(tmp_path, capsys
     assert board(tmp_path) == {
         "raise/seed0": "failed", "brief/seed0": "done", "a/seed0": "waiting", "b/seed0": "waiting",
     }  # fmt: skip
-    told = capsys.readouterr().out
-    assert "no more runs begin" in told and "2 runs were not begun" in told
+    message = capsys.readouterr().out
+    assert "no more runs begin" in message and "2 runs were not begun" in message
     assert run(tmp_path, sweep).code == 1  # `raise` again, and now the others
     assert [board(tmp_path)[f"{arm}/seed0"] for arm in ("a", "b")] == ["done", "done"]
 
@@ -106,7 +106,7 @@ def test_what_is_no_time_is_refused(text):
         policy.seconds(text, "--run-timeout")
 
 
-@pytest.mark.parametrize("option, told", [
+@pytest.mark.parametrize("option, message", [
     ("--launcher=sulrm", "must be local or slurm or ray.*slurm"),
     ("--partition=x", "--launcher=local does not take it; it is for slurm"),
     ("--gpus=1", "it is for slurm and ray"),
@@ -115,20 +115,20 @@ def test_what_is_no_time_is_refused(text):
     ("--workers=0", "must be 1 or more"),
     ("--run-timeout=soon", "must be a time above 0"),
 ])  # fmt: skip
-def test_an_option_that_means_nothing_is_refused(tmp_path, option, told):
+def test_an_option_that_means_nothing_is_refused(tmp_path, option, message):
     (tmp_path / "slow.py").write_text(SLOW)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         launch.main([f"--sweep={tmp_path / 'slow.py'}", f"--out={tmp_path / 'out'}", option])
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("options, told", [
+@pytest.mark.parametrize("options, message", [
     ({"cpus": "0"}, "--cpus=0: must be a whole number, 1 or more"), ({"gpus": "two"}, "--gpus=two"),
     ({"memory": "lots"}, "--memory=lots"), ({"resource": ["a"]}, "--resource=a: must be NAME=AMOUNT"),
     ({"resource": ["a=b"]}, "--resource=a=b: must be a number"),
 ])  # fmt: skip
-def test_an_engines_option_with_no_meaning_is_refused(tmp_path, options, told):
-    with pytest.raises(UserError, match=told):
+def test_an_engines_option_with_no_meaning_is_refused(tmp_path, options, message):
+    with pytest.raises(UserError, match=message):
         engines.Where("ray", options).build(tmp_path, None, 1)
 
 
@@ -189,10 +189,10 @@ def test_cancel_has_the_runs_saved_and_the_launcher_end(tmp_path, capsys):
     try:
         until(lambda: len(running(tmp_path)) == 2)
         assert cancel.main([str(tmp_path / "out")]) == 0
-        told = process.communicate(timeout=120)[0]
+        message = process.communicate(timeout=120)[0]
     finally:
         process.kill()
-    assert process.returncode == 143 and "cancelled; the same command goes on" in told
+    assert process.returncode == 143 and "cancelled; the same command goes on" in message
     assert Counter(board(tmp_path).values()) == {"preempted": 2, "waiting": 1}
     assert "asked to save its runs" in capsys.readouterr().out
     assert cancel.main([str(tmp_path / "out")]) == 0  # nobody is at work

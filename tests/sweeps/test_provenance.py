@@ -84,12 +84,14 @@ def begun(tmp_path):
 def test_a_child_of_a_parent_that_was_edited_is_refused_by_the_parents_name(tmp_path):
     base, tuned = begun(tmp_path)
     assert run(tmp_path, chain(tmp_path, 30.0)).code == 0
-    told = r"runs/tuned \(seed 0\): started from base/seed0, which has changed since: budget.amount was 30.0, is now 3"
-    with pytest.raises(ConfigError, match=told):
+    message = (
+        r"runs/tuned \(seed 0\): started from base/seed0, which has changed since: budget.amount was 30.0, is now 3"
+    )
+    with pytest.raises(ConfigError, match=message):
         run(tmp_path, chain(tmp_path, 300.0))
     for path in sorted(base.rglob("*"), reverse=True):  # as was advised for the parent alone
         path.rmdir() if path.is_dir() else path.unlink()
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         run(tmp_path, chain(tmp_path, 300.0))
     for path in sorted(tuned.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
@@ -186,8 +188,8 @@ def test_seeds_were_looked_at_only_by_a_result_of_the_run_as_it_stands(tmp_path,
     sweep = sweep_of(tmp_path, ["a"], seeds=(0,), **{"budget.amount": 25.0})
     assert run(tmp_path, sweep).code == 0
     result(tmp_path).write_text(json.dumps(json.loads(result(tmp_path).read_text()) | {"step": step}))
-    grown = sweep_of(tmp_path, ["a"], seeds=(0, 1), **{"budget.amount": 25.0})
-    assert state.continued(tmp_path / "out", grown).studies[0].looked == looked
+    expanded = sweep_of(tmp_path, ["a"], seeds=(0, 1), **{"budget.amount": 25.0})
+    assert state.continued(tmp_path / "out", expanded).studies[0].looked == looked
 
 
 def test_fields_of_configs_are_what_identities_are_made_of(tmp_path):

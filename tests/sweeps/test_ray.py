@@ -50,15 +50,15 @@ def test_a_stopped_or_killed_launcher_leaves_runs_that_the_next_one_continues(tm
     saved = tmp_path / "out/runs/slow-a/seed0/saved"
     until(lambda: (saved.parent / "metrics.jsonl").exists(), 200)
     process.send_signal(signal.SIGINT)
-    told = process.communicate(timeout=200)[0]
-    assert process.returncode == 130, told
+    message = process.communicate(timeout=200)[0]
+    assert process.returncode == 130, message
     assert 0 < int(saved.read_text()) < 600
-    assert state.standings(tmp_path / "out")["slow-a/seed0"].status == "preempted"
+    assert state.run_states(tmp_path / "out")["slow-a/seed0"].status == "preempted"
     sweep = expand.load(tmp_path / "sweep.py")
     # Begun on Ray, finished on this machine.
     quick = Functions("tests.sweeps.fakes:quick", FAKES.evaluate)
     assert launch.launch(sweep, tmp_path / "out", workers=2, functions=quick).code == 0
-    assert all(run.complete for run in state.standings(tmp_path / "out").values())
+    assert all(run.complete for run in state.run_states(tmp_path / "out").values())
     until(lambda: all(gone(pid) for pid in fakes.pids(tmp_path / "out")), 120)
 
 
@@ -98,6 +98,6 @@ def test_two_tasks_train_one_run_together(tmp_path):
     (tmp_path / "sweep.py").write_text(TOGETHER.format(steps=40.0))
     where = engines.Where("ray", {"ntasks": "2"})
     assert launch.launch(expand.load(tmp_path / "sweep.py"), tmp_path / "out", where=where).code == 0
-    told = json.loads((tmp_path / "out/runs/two/seed0/run.json").read_text())
-    assert (told["status"], told["processes"], told["mesh"]["data"], told["step"]) == ("done", 2, 2, 40)
+    message = json.loads((tmp_path / "out/runs/two/seed0/run.json").read_text())
+    assert (message["status"], message["processes"], message["mesh"]["data"], message["step"]) == ("done", 2, 2, 40)
     assert (tmp_path / "out/runs/two/seed0/eval/loss.json").exists()

@@ -72,12 +72,12 @@ def test_a_launch_refuses_arms_that_cannot_fit_and_begins_none(tmp_path, machine
     machine.memory = 20 * 2**20
     with pytest.raises(ConfigError) as caught:
         launch.launch(sweep_of([16, 256, 512]), tmp_path / "out", workers=1, functions=FAKES)
-    told = str(caught.value).splitlines()
-    assert [line.split()[0] for line in told] == ["w256", "w512"]
+    message = str(caught.value).splitlines()
+    assert [line.split()[0] for line in message] == ["w256", "w512"]
     parts = r"w512 does not fit: its parameters, gradients and optimizer alone need [\d.]+ MiB"
-    assert re.match(parts + r", and this machine has 20\.0 MiB ", told[1]) and "sweeps.plan --sweep=my.py" in told[1], (
-        told
-    )
+    assert (
+        re.match(parts + r", and this machine has 20\.0 MiB ", message[1]) and "sweeps.plan --sweep=my.py" in message[1]
+    ), message
     assert not (tmp_path / "out").exists()
 
 
@@ -110,6 +110,6 @@ def test_a_container_may_have_less_than_its_machine(tmp_path, monkeypatch):
     given = tmp_path / "memory.max"
     monkeypatch.setattr(machine_memory, "Path", lambda _: given)
     monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: SimpleNamespace(total=2**34))
-    for limit, found in (("max\n", 2**34), (f"{2**30}\n", 2**30), (f"{2**60}\n", 2**34)):
+    for limit, result in (("max\n", 2**34), (f"{2**30}\n", 2**30), (f"{2**60}\n", 2**34)):
         given.write_text(limit)
-        assert resources.memory() == found
+        assert resources.memory() == result

@@ -59,8 +59,8 @@ class Night:
     def begin(self):
         command = [sys.executable, "-m", "sweeps.launch", f"--sweep={self.folder / 'sweep.py'}", f"--out={self.out}"]
         command += [f"--launcher={self.launcher}", "--retries=1", *self.options]
-        with (self.folder / "told.txt").open("a") as told:
-            self.process = subprocess.Popen(command, cwd=CHECKOUT, stdout=told, stderr=subprocess.STDOUT)
+        with (self.folder / "told.txt").open("a") as message:
+            self.process = subprocess.Popen(command, cwd=CHECKOUT, stdout=message, stderr=subprocess.STDOUT)
 
     def kill(self):
         """kill -9 of the launcher alone."""
@@ -69,7 +69,7 @@ class Night:
         self.deaths["launcher"] += 1
 
     def board(self):
-        return state.standings(self.out) if (self.out / "sweep.json").exists() else {}
+        return state.run_states(self.out) if (self.out / "sweep.json").exists() else {}
 
     def done(self, number):
         """Waits until so many runs are done."""
@@ -77,14 +77,14 @@ class Night:
 
     def at_work(self):
         """Waits for a run that is at work; returns (its key, its process)."""
-        found = []
+        results = []
 
         def look():
-            found[:] = [key for key, run in self.board().items() if run.status == "running" and key in GOOD]
-            return found
+            results[:] = [key for key, run in self.board().items() if run.status == "running" and key in GOOD]
+            return results
 
         until(look, 300)
-        return found[0], json.loads((self.out / "runs" / found[0] / "run.json").read_text())["pid"]
+        return results[0], json.loads((self.out / "runs" / results[0] / "run.json").read_text())["pid"]
 
     def kill_worker(self):
         while True:
@@ -102,13 +102,13 @@ class Night:
         return code, (self.folder / "told.txt").read_text()
 
 
-def check(night, code, told):
+def check(night, code, message):
     """What must be true in the morning."""
     board = night.board()
     counts = Counter(run.status for run in board.values())
-    assert counts == {"done": 20, "failed": 2, "diverged": 2}, (counts, told)
+    assert counts == {"done": 20, "failed": 2, "diverged": 2}, (counts, message)
     assert code == 1  # a run failed
-    last = told[told.rindex("sweep scenario:") :]
+    last = message[message.rindex("sweep scenario:") :]
     for seed in (0, 1):
         assert f"failed: fails/seed{seed}: " in last
         assert f"diverged: diverges/seed{seed}: the training loss became" in last

@@ -47,11 +47,11 @@ def run(directory, **changed):
 
 
 def rates(directory):
-    found = {}
+    results = {}
     for arm in ("kv1", "kv4"):
         for path in (directory / "runs" / arm).glob("seed*/config.json"):
-            found[arm, path.parent.name] = json.loads(path.read_text())["optimizer"]["learning_rate"]
-    return found
+            results[arm, path.parent.name] = json.loads(path.read_text())["optimizer"]["learning_rate"]
+    return results
 
 
 def test_every_arm_is_tried_with_every_value_first_and_reported_with_its_own_best(tmp_path, capsys):
@@ -71,7 +71,7 @@ def test_every_arm_is_tried_with_every_value_first_and_reported_with_its_own_bes
     for arm in BEST:
         tried = [i for i, key in enumerate(order) if key.startswith(f"{arm}@")]
         assert len(tried) == 6 and max(tried) < min(i for i, key in enumerate(order) if key.startswith(f"{arm}/"))
-    told = capsys.readouterr().out + capsys.readouterr().err
+    message = capsys.readouterr().out + capsys.readouterr().err
     written = json.loads((tmp_path / "sweep.json").read_text())
     trials, study = written["studies"]
     assert trials["selects_for"] == study["name"] and trials["seeds"] == [7, 8]
@@ -80,7 +80,7 @@ def test_every_arm_is_tried_with_every_value_first_and_reported_with_its_own_bes
     assert choices["kv1"] == {"value": 0.01, "losses": [[0.001, None], [0.01, 0.0], [0.1, 1.0]], "edge": ""}
     assert choices["kv4"]["value"] == 0.1 and choices["kv4"]["edge"] == "highest"
     assert [arm["config"]["optimizer"]["learning_rate"] for arm in study["arms"]] == [0.01, 0.1]
-    assert "kv4: optimizer.learning_rate = 0.1 chosen of 3 values on seeds 7, 8, the highest tried" in told
+    assert "kv4: optimizer.learning_rate = 0.1 chosen of 3 values on seeds 7, 8, the highest tried" in message
 
     # A grid that goes on gives another choice, which the runs on disk contradict: they are refused, not overwritten.
     wider = TWO | {"select": SELECT | {"values": [0.001, 0.01, 0.1, 1.0]}}
@@ -107,7 +107,7 @@ def test_an_arm_whose_every_value_diverges_is_named_and_no_run_of_it_begins(tmp_
         if "kv1@" in run.arm:
             write_json(state.run_dir(tmp_path, run.arm, run.seed) / "run.json", {"status": "diverged"})
     last = next(run for run in expanded.runs() if run.arm == "kv1")
-    assert "every optimizer.learning_rate tried" in select.hopeless(tmp_path, last)
+    assert "every optimizer.learning_rate tried" in select.unrunnable(tmp_path, last)
 
 
 def test_the_mean_over_selection_seeds_decides_and_nothing_before_all_are_there():
@@ -122,7 +122,7 @@ def test_the_mean_over_selection_seeds_decides_and_nothing_before_all_are_there(
     assert (choice.value, choice.edge) == (0.01, "")
 
 
-@pytest.mark.parametrize("changed, told", [
+@pytest.mark.parametrize("changed, message", [
     ({"seeds": [1, 7]}, "select.seeds: 1 is one of `seeds` too"),
     ({"field": "model.num_heads"}, "select.field = 'model.num_heads': must be a number of `optimizer`"),
     ({"field": "optimizer.learning_rat"}, "did you mean optimizer.learning_rate"),
@@ -132,9 +132,9 @@ def test_the_mean_over_selection_seeds_decides_and_nothing_before_all_are_there(
     ({"values": [0.1, -1.0]}, "arm kv1@learning_rate=-1.0: optimizer.learning_rate = -1.0: must be above 0"),
     ({"by": 3}, "select: unknown key 'by'"),
 ])  # fmt: skip
-def test_what_cannot_be_chosen_is_refused(changed, told):
+def test_what_cannot_be_chosen_is_refused(changed, message):
     problems = refused(**TWO | {"select": SELECT | changed})
-    assert told in problems[0], problems
+    assert message in problems[0], problems
 
 
 def test_the_field_is_set_nowhere_else_and_the_loss_is_measured():

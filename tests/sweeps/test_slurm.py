@@ -16,7 +16,7 @@ from sweeps.launchers.squeue import job_state
 from sweeps.spec import expand
 from sweeps.store import jobs, state
 from sweeps.store.jobs import Record
-from sweeps.store.run_status import Standing
+from sweeps.store.run_status import RunState
 from tests.cluster.slurm import require
 from tests.sweeps import fakes
 from tests.sweeps.test_launch import CHECKOUT, FAKES, sweep_of, until
@@ -73,8 +73,8 @@ def at_work(tmp_path, arm):
 
 def test_a_sweep_is_one_array_each_run_once_and_is_finished_by_another_launcher(cluster, ended, tmp_path):
     sweep = sweep_of(tmp_path, ["a", "raise", "kill", "diverge", "once"])
-    asked = {"partition": "main", "time": "1:00:00", "cpus": "1", "memory": "500M", "sbatch": ["nice=5"]}
-    summary = run(tmp_path, sweep, **asked)
+    requested = {"partition": "main", "time": "1:00:00", "cpus": "1", "memory": "500M", "sbatch": ["nice=5"]}
+    summary = run(tmp_path, sweep, **requested)
     failed = {key: error.split(": ", 1)[-1] for key, error in summary.failed.items()}
     assert failed == {
         "raise/seed0": "no such luck", "kill/seed0": "FAILED, killed by signal 9", "once/seed0": "FAILED, exit code 1",
@@ -111,9 +111,9 @@ def test_what_waits_in_the_queue_shows_is_left_alone_by_others_and_taken_back(cl
     process, sweep = started(tmp_path, ["a", "b", "c"], "hold")
     ids = queued(tmp_path, 3)
     process.send_signal(signal.SIGINT)
-    told = process.communicate(timeout=120)[0]
-    assert process.returncode == 130 and "3 runs left to slurm" in told
-    board, _ = status.standings(tmp_path / "out")
+    message = process.communicate(timeout=120)[0]
+    assert process.returncode == 130 and "3 runs left to slurm" in message
+    board, _ = status.run_states(tmp_path / "out")
     assert board["a/seed0"].status == "waiting"
     assert board["a/seed0"].note == f"queued: slurm job {ids['a/seed0']} (JobHeldUser)"
     summary = run(tmp_path, sweep, "local")
@@ -143,7 +143,7 @@ def test_cancel_takes_back_what_no_launcher_watches(cluster, ended, tmp_path, ca
     process.communicate()
     assert cancel.main([str(tmp_path / "out")]) == 0
     assert "cancelled on slurm" in capsys.readouterr().out
-    assert state.standings(tmp_path / "out")["slow/seed0"].status == "preempted"  # saved
+    assert state.run_states(tmp_path / "out")["slow/seed0"].status == "preempted"  # saved
     assert 0 < steps(tmp_path, "slow")[0] < 600
     assert not jobs.noted(tmp_path / "out")
 
@@ -195,9 +195,9 @@ def test_a_run_that_slurm_preempts_goes_on_in_its_own_job(cluster, ended, tmp_pa
 
 
 def test_what_sbatch_refuses_is_told_in_a_line(cluster, tmp_path):
-    with pytest.raises(UserError, match=r"sbatch does not take the jobs: .*Invalid partition") as told:
+    with pytest.raises(UserError, match=r"sbatch does not take the jobs: .*Invalid partition") as message:
         run(tmp_path, sweep_of(tmp_path, ["a"]), partition="nosuch")
-    assert len(str(told.value).splitlines()) == 1
+    assert len(str(message.value).splitlines()) == 1
 
 
 TASK = """
@@ -221,30 +221,30 @@ def test_the_tasks_of_a_job_are_one_jax_cluster(cluster):
 SRUN = {"SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
 
 
-@pytest.mark.parametrize("given, wanted", [
+@pytest.mark.parametrize("given, expected", [
     ({}, 1),
     ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, 1),  # the script of sbatch -n 8: one process
     (SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"}, 1),
     (SRUN, 2),
 ])  # fmt: skip
-def test_how_many_processes_slurm_started(given, wanted, monkeypatch):
+def test_how_many_processes_slurm_started(given, expected, monkeypatch):
     for name in SRUN:
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    assert distributed.slurm_tasks(os.environ) == wanted
-    if wanted == 1:
+    assert distributed.slurm_tasks(os.environ) == expected
+    if expected == 1:
         assert not distributed.initialise()
 
 
 # --- without a Slurm -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text, wanted", [
+@pytest.mark.parametrize("text, expected", [
     ("90", 90), ("90:30", 91), ("4:00:00", 240), ("1-0", 1440), ("2-12", 3600), ("1-01:30", 1530), ("0-0:10:01", 11),
 ])  # fmt: skip
-def test_time_limits_as_sbatch_takes_them(text, wanted):
-    assert slurm_options.minutes(text) == wanted
+def test_time_limits_as_sbatch_takes_them(text, expected):
+    assert slurm_options.minutes(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0", "4h", "1:2:3:4", "-1"])
@@ -256,22 +256,22 @@ def test_what_is_no_time_limit_is_refused(text):
 RECORD = Record("slurm", "12_3", "a", 0, "", "")
 
 
-@pytest.mark.parametrize("run, word, wanted", [
-    (Standing("waiting"), job_state("PENDING", "Priority"), ("waiting", "queued: slurm job 12_3 (Priority)", "")),
-    (Standing("waiting"), job_state("RUNNING"), ("waiting", "slurm job 12_3", "")),
-    (Standing("running"), job_state("OUT_OF_MEMORY"), ("failed", "", "slurm job 12_3: OUT_OF_MEMORY")),
-    (Standing("preempted", "its process ended"), job_state("NODE_FAIL"), ("failed", "", "slurm job 12_3: NODE_FAIL")),
-    (Standing("preempted", "its process ended"), job_state("RUNNING"), ("running", "slurm job 12_3", "")),
-    (Standing("preempted", error="stopped"), job_state("CANCELLED"), ("preempted", "", "stopped")),
-    (Standing("failed", error="x"), job_state("PENDING"), ("failed", "queued: slurm job 12_3", "")),
-    (Standing("failed", error="x"), job_state("FAILED"), ("failed", "", "x")),
-    (Standing("done"), job_state("FAILED"), ("done", "", "")),
-    (Standing("diverged", error="nan"), job_state("RUNNING"), ("diverged", "", "nan")),
-    (Standing("running"), job_state("COMPLETED"), ("running", "", "")),
+@pytest.mark.parametrize("run, word, expected", [
+    (RunState("waiting"), job_state("PENDING", "Priority"), ("waiting", "queued: slurm job 12_3 (Priority)", "")),
+    (RunState("waiting"), job_state("RUNNING"), ("waiting", "slurm job 12_3", "")),
+    (RunState("running"), job_state("OUT_OF_MEMORY"), ("failed", "", "slurm job 12_3: OUT_OF_MEMORY")),
+    (RunState("preempted", "its process ended"), job_state("NODE_FAIL"), ("failed", "", "slurm job 12_3: NODE_FAIL")),
+    (RunState("preempted", "its process ended"), job_state("RUNNING"), ("running", "slurm job 12_3", "")),
+    (RunState("preempted", error="stopped"), job_state("CANCELLED"), ("preempted", "", "stopped")),
+    (RunState("failed", error="x"), job_state("PENDING"), ("failed", "queued: slurm job 12_3", "")),
+    (RunState("failed", error="x"), job_state("FAILED"), ("failed", "", "x")),
+    (RunState("done"), job_state("FAILED"), ("done", "", "")),
+    (RunState("diverged", error="nan"), job_state("RUNNING"), ("diverged", "", "nan")),
+    (RunState("running"), job_state("COMPLETED"), ("running", "", "")),
 ])  # fmt: skip
-def test_what_slurm_says_joins_what_the_files_say(run, word, wanted):
-    found = jobs.told(run, RECORD, word)
-    assert (found.status, found.note, found.error) == wanted
+def test_what_slurm_says_joins_what_the_files_say(run, word, expected):
+    result = jobs.merge(run, RECORD, word)
+    assert (result.status, result.note, result.error) == expected
 
 
 def test_slurms_words_are_read_from_both_of_its_commands(monkeypatch):
@@ -280,13 +280,13 @@ def test_slurms_words_are_read_from_both_of_its_commands(monkeypatch):
         "sacct": "12_5|CANCELLED by 0|None\n12_6|TIMEOUT|None\n",
     }
     monkeypatch.setattr(squeue, "_run", lambda command: said.get(command[0]))
-    found = squeue.states(["12_3", "12_4", "12_5", "12_6", "12_7"])
-    assert found == {
+    result = squeue.states(["12_3", "12_4", "12_5", "12_6", "12_7"])
+    assert result == {
         "12_3": job_state("RUNNING"), "12_4": job_state("PENDING", "Priority"),
         "12_5": job_state("CANCELLED"), "12_6": job_state("TIMEOUT"),
         "12_7": job_state(squeue.GONE),
     }  # fmt: skip
-    assert [found[job].over for job in found] == [False, False, True, True, True]
+    assert [result[job].over for job in result] == [False, False, True, True, True]
 
 
 def test_without_slurm_the_launcher_says_so(tmp_path, monkeypatch):

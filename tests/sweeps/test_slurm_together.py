@@ -28,9 +28,9 @@ def get_sweep():
 
 
 def test_the_tasks_of_a_run_are_asked_for() -> None:
-    found = slurm_options.parameters(Path("out"), slurm.Options(ntasks=4, nodes=2, cpus=3))
-    assert (found["nodes"], found["ntasks_per_node"]) == (2, 2)
-    assert found["srun_args"] == ["--cpus-per-task=3", "--wait=0"]
+    result = slurm_options.parameters(Path("out"), slurm.Options(ntasks=4, nodes=2, cpus=3))
+    assert (result["nodes"], result["ntasks_per_node"]) == (2, 2)
+    assert result["srun_args"] == ["--cpus-per-task=3", "--wait=0"]
     assert slurm_options.parameters(Path("out"), slurm.Options())["srun_args"] == []
 
 
@@ -57,7 +57,7 @@ def test_two_processes_queued_again_end_with_the_same_losses(tmp_path: Path) -> 
         at = json.loads((run / "run.json").read_text())["step"]
         assert launcher.wait(timeout=1500) == 0  # Slurm lets a job that is queued again wait for two minutes
     assert 0 < at < 600 and not squeue.states([record.id])[record.id].runs
-    told = json.loads((run / "run.json").read_text())
-    assert (told["status"], told["processes"], told["mesh"]["data"]) == ("done", 2, 2)
+    message = json.loads((run / "run.json").read_text())
+    assert (message["status"], message["processes"], message["mesh"]["data"]) == ("done", 2, 2)
     np.testing.assert_array_equal(losses(run), losses(whole))  # a sum over two processes has one order
     assert (run / "eval/loss.json").exists()

@@ -14,7 +14,7 @@ from rich.console import Console
 from sweeps import display, status
 from sweeps.spec import expand
 from sweeps.store import run_status, state
-from sweeps.store.run_status import Standing, now
+from sweeps.store.run_status import RunState, now
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 BUDGET = {"kind": "steps", "amount": 100.0}
@@ -43,7 +43,7 @@ def dead_pid():
 
 
 def test_a_run_without_files_waits(tmp_path):
-    assert run_status.read(tmp_path / "none", ["loss"], 50) == Standing("waiting", total=50, missing=("loss",))
+    assert run_status.read(tmp_path / "none", ["loss"], 50) == RunState("waiting", total=50, missing=("loss",))
 
 
 def test_a_running_run_tells_step_loss_speed_and_time_left(tmp_path):
@@ -114,9 +114,9 @@ def test_only_whole_lines_of_long_metrics_are_read(tmp_path):
     lines = [json.dumps({"step": i, "pad": "x" * 50}) for i in range(5000)]
     path = tmp_path / "metrics.jsonl"
     path.write_text("\n".join(lines) + "\n" + lines[0][:20])
-    found = run_status.last_lines(path)
-    assert found[-1]["step"] == 4999
-    assert [line["step"] for line in found] == list(range(found[0]["step"], 5000))
+    result = run_status.last_lines(path)
+    assert result[-1]["step"] == 4999
+    assert [line["step"] for line in result] == list(range(result[0]["step"], 5000))
 
 
 @pytest.fixture
@@ -168,17 +168,17 @@ def test_status_works_without_jax(directory):
 
 
 def test_a_folder_that_is_no_sweep_is_refused_with_one_line(tmp_path):
-    for folder, told in ((tmp_path, "no sweep.json"), (tmp_path / "none", "no such folder")):
+    for folder, message in ((tmp_path, "no sweep.json"), (tmp_path / "none", "no such folder")):
         command = [sys.executable, "-m", "sweeps.status", str(folder)]
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
         assert done.returncode == 2
-        assert done.stderr.startswith("error: ") and told in done.stderr and len(done.stderr.splitlines()) == 1
+        assert done.stderr.startswith("error: ") and message in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_the_live_table_shows_what_needs_attention_first():
-    board = {f"a/seed{i}": Standing("waiting") for i in range(50)}
-    board["a/seed30"] = Standing("running", step=3, total=9)
-    board["a/seed40"] = Standing("failed", error="ValueError: [bold]x")
+    board = {f"a/seed{i}": RunState("waiting") for i in range(50)}
+    board["a/seed30"] = RunState("running", step=3, total=9)
+    board["a/seed40"] = RunState("failed", error="ValueError: [bold]x")
     console = Console(width=100, height=16, force_terminal=True, color_system=None)
     with console.capture() as shown:
         console.print(display.table(board, {"a/seed45": "evaluating loss"}, 16))
@@ -191,25 +191,25 @@ def test_the_live_table_shows_what_needs_attention_first():
 
 def test_plain_lines_tell_changes_once(capsys):
     lines = display.Lines(every=1e9)
-    lines.update({"a": Standing("done"), "b": Standing("waiting")}, {"b": "starting"})
-    lines.update({"a": Standing("done"), "b": Standing("running", step=1, total=2)}, {"b": "running"})
-    lines.update({"a": Standing("done"), "b": Standing("running", step=2, total=2)}, {"b": "running"})
-    lines.update({"a": Standing("done"), "b": Standing("done", step=2, total=2, val_loss=0.5)}, {})
-    told = [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()]
-    assert told == [
+    lines.update({"a": RunState("done"), "b": RunState("waiting")}, {"b": "starting"})
+    lines.update({"a": RunState("done"), "b": RunState("running", step=1, total=2)}, {"b": "running"})
+    lines.update({"a": RunState("done"), "b": RunState("running", step=2, total=2)}, {"b": "running"})
+    lines.update({"a": RunState("done"), "b": RunState("done", step=2, total=2, val_loss=0.5)}, {})
+    messages = [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert messages == [
         "b: starting", "2 runs: 1 done, 1 waiting", "b: running  step 1/2", "b: done  step 2/2  val loss 0.5000",
     ]  # fmt: skip
-    lines.update({"a": Standing("done"), "b": Standing("waiting")}, {"b": "queued (Priority)"})
-    lines.update({"a": Standing("done"), "b": Standing("waiting")}, {"b": "queued (Resources)"})
+    lines.update({"a": RunState("done"), "b": RunState("waiting")}, {"b": "queued (Priority)"})
+    lines.update({"a": RunState("done"), "b": RunState("waiting")}, {"b": "queued (Resources)"})
     assert len(capsys.readouterr().out.splitlines()) == 1
     lines.every = 0.0
-    lines.update({"a": Standing("done"), "b": Standing("done")}, {})
+    lines.update({"a": RunState("done"), "b": RunState("done")}, {})
     assert "2 runs: 2 done" in capsys.readouterr().out
 
 
 def test_what_is_queued_is_no_worker_in_the_time_left():
-    board = {f"a/seed{i}": Standing("done", seconds=10.0) for i in range(2)}
-    board |= {f"b/seed{i}": Standing("waiting") for i in range(6)}
-    board["c/seed0"] = Standing("running", seconds_left=4.0)
+    board = {f"a/seed{i}": RunState("done", seconds=10.0) for i in range(2)}
+    board |= {f"b/seed{i}": RunState("waiting") for i in range(6)}
+    board["c/seed0"] = RunState("running", seconds_left=4.0)
     phases = {key: "queued (Priority)" for key in board if key.startswith("b")} | {"c/seed0": "running"}
     assert display.summary(board, phases).endswith("about 1 min 4 s left")  # six runs of 10 s after one of 4 s

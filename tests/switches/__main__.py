@@ -9,7 +9,7 @@ from pathlib import Path
 
 from configs import cli
 from configs.errors import UserError, nearest
-from eval.progress import Told
+from eval.progress import Reporter
 from tests.switches import table
 from tests.switches.cases import CASES
 from training.run_directory import files
@@ -22,22 +22,22 @@ def main(argv: Sequence[str]) -> int:
     parser = cli.parser(__doc__ or "")
     parser.add_argument("--out", default="docs/switches.md", help="the file to write (default: %(default)s)")
     parser.add_argument("--only", action="append", metavar="SWITCH", help="this row alone, printed; may be repeated")
-    given = parser.parse_args(list(argv))
-    for name in given.only or ():
+    args = parser.parse_args(list(argv))
+    for name in args.only or ():
         if name not in CASES:
             raise UserError(f"--only: {name!r} is no switch of the table{nearest(name, CASES)}")
     compilation.enable_cache()
-    progress = Told()
+    progress = Reporter()
     rows = {}
-    for name in progress.track("switches", given.only or CASES, len(given.only or CASES)):
+    for name in progress.track("switches", args.only or CASES, len(args.only or CASES)):
         rows[name] = table.row(name)
         progress.say(f"{name}: {table.words(rows[name])}")
     text = table.markdown(rows)
-    if given.only:
+    if args.only:
         print(text)
     else:
-        files.write_text(Path(given.out), text)
-        progress.say(f"switches: {given.out}")
+        files.write_text(Path(args.out), text)
+        progress.say(f"switches: {args.out}")
     return 0 if all(cell.holds for row in rows.values() for cell in row.values()) else 1
 
 

@@ -116,13 +116,13 @@ def decoded(subject: Subject) -> Cell:
     prompt = cases.ORIGINAL - 2
     cache = nnx.merge(subject.graphdef, subject.params).cache(cases.BATCH, cases.LENGTH)
     logits, cache = decode.prefill(subject.graphdef, subject.params, cache, subject.tokens[:, :prompt])
-    found = [logits]
+    results = [logits]
     for at in range(prompt, cases.LENGTH):
         logits, cache = decode.step(subject.graphdef, subject.params, cache, subject.tokens[:, at])
-        found.append(logits)
+        results.append(logits)
     lengths = range(prompt, cases.LENGTH + 1)
-    wanted = [subject.of(subject.tokens[:, :length])[:, -1] for length in lengths]
-    return _apart(np.stack(found, 1), np.stack(wanted, 1), 2e-5)
+    expected = [subject.of(subject.tokens[:, :length])[:, -1] for length in lengths]
+    return _apart(np.stack(results, 1), np.stack(expected, 1), 2e-5)
 
 
 def packed(subject: Subject) -> Cell:
@@ -131,9 +131,9 @@ def packed(subject: Subject) -> Cell:
     at = np.array([[*range(cut), *range(end - cut), 0, 0]], np.int32)
     segments = np.array([[1] * cut + [2] * (end - cut) + [0, 0]], np.int32)
     model = nnx.merge(subject.graphdef, subject.params)
-    found = jax.jit(lambda *given: model(*given))(subject.tokens, at, segments)
-    wanted = np.concatenate([subject.of(subject.tokens[:, :cut]), subject.of(subject.tokens[:, cut:end])], axis=1)
-    return _apart(found[:, :end], wanted, 2e-5)
+    result = jax.jit(lambda *given: model(*given))(subject.tokens, at, segments)
+    expected = np.concatenate([subject.of(subject.tokens[:, :cut]), subject.of(subject.tokens[:, cut:end])], axis=1)
+    return _apart(result[:, :end], expected, 2e-5)
 
 
 def blocked(subject: Subject) -> Cell:
@@ -186,9 +186,9 @@ def _turned_far(model: ConfigDict, kind: str, scheme: positions.Scheme) -> Cell:
     given, at, lengths = np.asarray(x[0], np.float64), jnp.asarray(PLACES)[None], jnp.full((1, len(PLACES)), FAR + 1)
     errors = []
     for keys in (False, True):
-        found = np.asarray(scheme.rotate(x, at, lengths, keys=keys)[0], np.float64)
-        wanted = written.turned(model, kind, given, PLACES, FAR + 1, keys=keys)
-        errors.append(distance({"x": found}, {"x": wanted})[1])
+        result = np.asarray(scheme.rotate(x, at, lengths, keys=keys)[0], np.float64)
+        expected = written.turned(model, kind, given, PLACES, FAR + 1, keys=keys)
+        errors.append(distance({"x": result}, {"x": expected})[1])
     return Cell(max(errors), 2**-6)
 
 
@@ -197,28 +197,28 @@ def _biased_far(model: ConfigDict, kind: str, scheme: positions.Scheme, subject:
     assert function is not None
     own = subject.exact["schemes"].get(kind, {}) if "schemes" in subject.exact else {}
     own = {name: leaf[0] for name, leaf in own.items()} if positions_declared.KINDS[kind].layered else own
-    found = np.asarray(function(at, at)[0], np.float64)
+    result = np.asarray(function(at, at)[0], np.float64)
     seen = PLACES[:, None] >= PLACES[None, :]
-    wanted = written.bias(model, kind, own, PLACES, PLACES)
-    return _apart(np.where(seen, found, 0), np.where(seen, wanted, 0), 2e-5)
+    expected = written.bias(model, kind, own, PLACES, PLACES)
+    return _apart(np.where(seen, result, 0), np.where(seen, expected, 0), 2e-5)
 
 
 def _embedded_far(model: ConfigDict, kind: str, scheme: positions.Scheme) -> Cell:
     zeros = jnp.zeros((1, len(PLACES), model.width), jnp.bfloat16)
-    found = scheme.embed(zeros, jnp.asarray(PLACES)[None])[0]
-    return _apart(found, written.embedded(model, kind, {}, PLACES), 2**-6)
+    result = scheme.embed(zeros, jnp.asarray(PLACES)[None])[0]
+    return _apart(result, written.embedded(model, kind, {}, PLACES), 2**-6)
 
 
 def _warmed_far(model: ConfigDict) -> Cell:
     heat = positions.temperature_of(model)
     assert heat is not None
     ones = jnp.ones((1, len(PLACES), 1, 1), jnp.bfloat16)
-    found = heat(ones, jnp.asarray(PLACES)[None])[0, :, 0, 0]
-    return _apart(found, written.temperature(model, "none", PLACES), 2**-8)
+    result = heat(ones, jnp.asarray(PLACES)[None])[0, :, 0, 0]
+    return _apart(result, written.temperature(model, "none", PLACES), 2**-8)
 
 
-def _apart(found: Any, wanted: np.ndarray, tolerance: float) -> Cell:
-    return Cell(distance({"x": found}, {"x": wanted})[1], tolerance)
+def _apart(found: Any, expected: np.ndarray, tolerance: float) -> Cell:
+    return Cell(distance({"x": found}, {"x": expected})[1], tolerance)
 
 
 # heading -> function of a subject

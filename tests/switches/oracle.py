@@ -66,8 +66,14 @@ def attention(
     project = latent if model.attention.kind == "mla" else grouped
     q, k, v, factor = project(model, kind, own, h, p)
     q = q * written.temperature(model, kind, p)[:, None, None]
-    asked, dims = model.attention, q.shape[2]
-    scale = asked.scale if asked.scale is not None else 1 / dims if asked.scale_rule == "mup" else 1 / np.sqrt(dims)
+    requested, dims = model.attention, q.shape[2]
+    scale = (
+        requested.scale
+        if requested.scale is not None
+        else 1 / dims
+        if requested.scale_rule == "mup"
+        else 1 / np.sqrt(dims)
+    )
     distance = p[:, None] - p[None, :]
     visible = (distance >= 0) & (distance < (window or np.inf))
     added = written.bias(model, kind, scheme, p, p)
@@ -75,13 +81,13 @@ def attention(
     for head in range(model.num_heads):
         group = head // (model.num_heads // k.shape[1])
         scores = factor * scale * q[:, head] @ k[:, group].T
-        if asked.soft_cap is not None:
-            scores = asked.soft_cap * np.tanh(scores / asked.soft_cap)
+        if requested.soft_cap is not None:
+            scores = requested.soft_cap * np.tanh(scores / requested.soft_cap)
         scores = scores + added[head]
         if kind == "cope":
             scores = scores + written.cope(scheme["table"], q[:, head], scores, visible)
         weights = np.where(visible, np.exp(scores), 0)
-        sink = np.exp(own["sinks"][head]) if asked.sinks else 0.0
+        sink = np.exp(own["sinks"][head]) if requested.sinks else 0.0
         weights = weights / (weights.sum(1, keepdims=True) + sink)
         heads.append(weights @ v[:, group])
         if seen is not None:
@@ -128,8 +134,8 @@ def latent(model: ConfigDict, kind: str, own: Arrays, h: np.ndarray, p: np.ndarr
 def loss(model: ConfigDict, params: Arrays, tokens: np.ndarray, targets: np.ndarray) -> float:
     """Returns the mean cross-entropy of rows [B, T], in nats."""
     total = 0.0
-    for row, wanted in zip(tokens, targets, strict=True):
+    for row, expected in zip(tokens, targets, strict=True):
         out = logits(model, params, row)
         largest = out.max(axis=1)
-        total += np.sum(np.log(np.exp(out - largest[:, None]).sum(1)) + largest - out[np.arange(len(row)), wanted])
+        total += np.sum(np.log(np.exp(out - largest[:, None]).sum(1)) + largest - out[np.arange(len(row)), expected])
     return float(total / tokens.size)

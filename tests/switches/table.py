@@ -36,7 +36,7 @@ def row(name: str) -> dict[str, Cell]:
 
 def words(cells: Row) -> str:
     """Returns a row in a line."""
-    return ", ".join(f"{column} {cell(found)}" for column, found in cells.items())
+    return ", ".join(f"{column} {cell(result)}" for column, result in cells.items())
 
 
 def cell(found: Cell) -> str:
@@ -49,7 +49,7 @@ def cell(found: Cell) -> str:
 def markdown(rows: Mapping[str, Row]) -> str:
     """Returns the page."""
     plain = next(iter(rows.values()))
-    allowed = {name.split()[0]: f"{found.tolerance:.1e}" for name, found in plain.items()}
+    allowed = {name.split()[0]: f"{result.tolerance:.1e}" for name, result in plain.items()}
     lines = [f"| switch | {' | '.join(COLUMNS)} |", f"|---|{'---|' * len(COLUMNS)}"]
     for name, cells in rows.items():
         lines.append(f"| {name} | {' | '.join(cell(cells[column]) for column in COLUMNS)} |")

@@ -86,13 +86,13 @@ def _yarn(scaling: ConfigDict, w: np.ndarray, theta: float, r: int) -> tuple[np.
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, r - 1)
     high += 0.001 if low == high else 0
-    found = []
+    results = []
     for i, x in enumerate(w):
         ramp = min(max((i - low) / (high - low), 0), 1)
-        found.append(ramp * x / scaling.factor + (1 - ramp) * x)
+        results.append(ramp * x / scaling.factor + (1 - ramp) * x)
     both = scaling.mscale and scaling.mscale_all_dim
     quotient = mscale(scaling, scaling.mscale) / mscale(scaling, scaling.mscale_all_dim) if both else mscale(scaling, 1)
-    return np.array(found), scaling.attention_factor or quotient
+    return np.array(results), scaling.attention_factor or quotient
 
 
 def mscale(scaling: ConfigDict, m: float) -> float:
@@ -109,27 +109,27 @@ def turned(
     w, factor = frequencies(model, kind, length)
     r = 2 * len(w)
     pairs = [(i, i + r // 2) if model.position.rope.pairing == "half" else (2 * i, 2 * i + 1) for i in range(r // 2)]
-    found = x.copy()
+    result = x.copy()
     for i, (a, b) in enumerate(pairs):
         spin = factor * np.exp(1j * p * w[i])
         if kind == "xpos":
             zeta = (2 * i / r + 0.4) / 1.4
             spin = spin * zeta ** ((-p if keys else p) / model.position.xpos.base)
         z = (x[:, :, a] + 1j * x[:, :, b]) * spin[:, None]
-        found[:, :, a], found[:, :, b] = z.real, z.imag
-    return found
+        result[:, :, a], result[:, :, b] = z.real, z.imag
+    return result
 
 
 def embedded(model: ConfigDict, kind: str, schemes: Arrays, p: np.ndarray) -> np.ndarray:
     """Returns what is added to the token embedding [T, D]."""
-    found = np.zeros((len(p), model.width))
+    result = np.zeros((len(p), model.width))
     if kind == "learned":
-        found += schemes["learned"]["table"][p]
+        result += schemes["learned"]["table"][p]
     if kind == "sinusoidal":
         for d in range(model.width):
             angle = p / 10000 ** (2 * (d // 2) / model.width)
-            found[:, d] = np.sin(angle) if d % 2 == 0 else np.cos(angle)
-    return found
+            result[:, d] = np.sin(angle) if d % 2 == 0 else np.cos(angle)
+    return result
 
 
 def slope(head: int, heads: int) -> float:
@@ -176,14 +176,14 @@ def bias(model: ConfigDict, kind: str, own: Arrays, q: np.ndarray, k: np.ndarray
 def cope(table: np.ndarray, q: np.ndarray, scores: np.ndarray, visible: np.ndarray) -> np.ndarray:
     """Returns what CoPE adds to a head's scores [T, T], from its queries [T, K]."""
     gates = np.where(visible, 1 / (1 + np.exp(-scores)), 0)
-    found = np.zeros_like(scores)
+    result = np.zeros_like(scores)
     for i in range(len(q)):
         at = q[i] @ table.T
         for j in range(i + 1):
             p = min(gates[i, j:].sum(), len(table) - 1)
             low, high = math.floor(p), math.ceil(p)
-            found[i, j] = (1 - (p - low)) * at[low] + (p - low) * at[high]
-    return found
+            result[i, j] = (1 - (p - low)) * at[low] + (p - low) * at[high]
+    return result
 
 
 def temperature(model: ConfigDict, kind: str, p: np.ndarray) -> np.ndarray:

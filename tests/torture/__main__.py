@@ -121,18 +121,18 @@ def torture(folder: Path, seconds: float, seed: int, kinds: list[str], parallel:
 def _round(scene: Scene, tally: Tally, number: int, kind: str, draw: Random) -> None:
     begun = time.monotonic()
     try:
-        found = KINDS[kind][1](scene, draw, number)
+        result = KINDS[kind][1](scene, draw, number)
     except disks.Cannot as error:
         tally.cannot[kind] = str(error)
         return
     except Exception as error:
-        found = Found()
-        found.wrong(f"the torture itself failed: {type(error).__name__}: {error}", lost=1)
-    tally.add(kind, found)
-    well = not (found.lost or found.differing)
-    told = f"{found.injected} injected" if well else f"LOST {found.lost}, DIFFERING {found.differing}"
-    print(f"{number:4d}  {kind}: {told}  ({time.monotonic() - begun:.0f} s)", flush=True)
-    for note in found.notes:
+        result = Found()
+        result.wrong(f"the torture itself failed: {type(error).__name__}: {error}", lost=1)
+    tally.add(kind, result)
+    well = not (result.lost or result.differing)
+    message = f"{result.injected} injected" if well else f"LOST {result.lost}, DIFFERING {result.differing}"
+    print(f"{number:4d}  {kind}: {message}  ({time.monotonic() - begun:.0f} s)", flush=True)
+    for note in result.notes:
         print(f"      {note}", flush=True)
     if well:
         shutil.rmtree(scene.folder / "rounds" / str(number), ignore_errors=True)
@@ -146,22 +146,22 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--parallel", type=int, default=2, help="rounds at once (default: %(default)s)")
     parser.add_argument("--only", action="append", metavar="WORDS", help="kinds that contain these words; repeatable")
     parser.add_argument("--dir", type=Path, help="where everything lies, kept; default: a temporary folder")
-    given = parser.parse_args(argv)
-    if given.minutes <= 0 or given.parallel < 1:
+    args = parser.parse_args(argv)
+    if args.minutes <= 0 or args.parallel < 1:
         raise UserError("--minutes must be above 0, --parallel 1 or more")
-    kinds = [kind for kind in KINDS if not given.only or any(words in kind for words in given.only)]
+    kinds = [kind for kind in KINDS if not args.only or any(words in kind for words in args.only)]
     if not kinds:
-        raise UserError(f"--only={given.only[0]}: no kind of fault contains it{nearest(given.only[0], list(KINDS))}")
-    folder = given.dir or Path(tempfile.mkdtemp(prefix="ablax-torture-"))
+        raise UserError(f"--only={args.only[0]}: no kind of fault contains it{nearest(args.only[0], list(KINDS))}")
+    folder = args.dir or Path(tempfile.mkdtemp(prefix="ablax-torture-"))
     if any(folder.glob("*")):
         raise UserError(f"--dir={folder}: is not empty")
     if not can_mount():
         print("not root: file systems are not mounted, and the faults that need it are left out", flush=True)
-    tally = torture(folder.absolute(), given.minutes * 60, given.seed, kinds, given.parallel)
+    tally = torture(folder.absolute(), args.minutes * 60, args.seed, kinds, args.parallel)
     print(tally.table())
     if tally.bad:
         print(f"what went wrong lies in {folder}")
-    elif not given.dir:
+    elif not args.dir:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if tally.bad else 0
 

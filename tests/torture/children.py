@@ -91,8 +91,8 @@ def _set_clock(jumps: list[list[float]]) -> None:
         return real() + sum(by for after, by in jumps if passed >= after)
 
     time.time = wrong
-    told = lambda: datetime.datetime.fromtimestamp(wrong(), datetime.UTC).isoformat(timespec="seconds")  # noqa: E731
-    record.now = told
+    message = lambda: datetime.datetime.fromtimestamp(wrong(), datetime.UTC).isoformat(timespec="seconds")  # noqa: E731
+    record.now = message
 
 
 def evaluate(workdir: str, names: list[str]) -> int:

@@ -53,7 +53,7 @@ def _refused(found: Found, child: Child, words: str) -> None:
 
 def full(scene: Scene, draw: Random, number: int) -> Found:
     """A disk (a tmpfs of 3 MB) that somebody fills while a run trains; space is made, the run goes on."""
-    found, flavour, place = Found(), draw.choice(scene.flavours), scene.place(number)
+    result, flavour, place = Found(), draw.choice(scene.flavours), scene.place(number)
     disk = place / "disk"
     with _mounted(disk, "-t", "tmpfs", "-o", "size=3m", "none"):
         workdir = disk / "run"
@@ -62,20 +62,20 @@ def full(scene: Scene, draw: Random, number: int) -> Found:
         child = _on_disk(scene, reference.config, workdir, log)
         child.wait(draw.uniform(0.0, reference.seconds))
         _fill(disk / "fill", draw.choice((0, 0, 4096, 65536)))
-        found.injected += 1
+        result.injected += 1
         if not child.wait(LONG):
-            found.wrong(f"{log}: hangs on a full disk", lost=1)
+            result.wrong(f"{log}: hangs on a full disk", lost=1)
             child.signal(signal.SIGKILL)
         elif child.code != 0 and "No space left on device" not in child.said():
-            found.wrong(f"{log}: does not say that the disk is full: {child.said()[-500:]}", lost=1)
+            result.wrong(f"{log}: does not say that the disk is full: {child.said()[-500:]}", lost=1)
         done, before = child.code == 0, newest_whole(workdir)
         (disk / "fill").unlink()
         child = _on_disk(scene, reference.config, workdir, log)
-        said = scene.finish(found, flavour, workdir, child)
+        said = scene.finish(result, flavour, workdir, child)
         if not done and resumed_from(said) < before:
-            found.wrong(f"{log}: step {before} had a checkpoint", lost=1)
-        found.resumed += 1
-    return found
+            result.wrong(f"{log}: step {before} had a checkpoint", lost=1)
+        result.resumed += 1
+    return result
 
 
 def _on_disk(scene: Scene, config: dict[str, Any], workdir: Path, log: Path) -> Child:
@@ -97,7 +97,7 @@ def _fill(path: Path, left: int) -> None:
 
 def read_only(scene: Scene, draw: Random, number: int) -> Found:
     """A run that was killed is to go on on a disk that can only be read; then it can be written again."""
-    found, flavour, place = Found(), draw.choice(scene.flavours), scene.place(number)
+    result, flavour, place = Found(), draw.choice(scene.flavours), scene.place(number)
     disk = place / "disk"
     with _mounted(disk, "-t", "tmpfs", "-o", "size=64m", "none"):
         workdir, log = disk / "run", place / "run.log"
@@ -107,85 +107,85 @@ def read_only(scene: Scene, draw: Random, number: int) -> Found:
         child.signal(signal.SIGKILL)
         child.wait(LONG)
         _mount("-o", "remount,ro", str(disk))
-        found.injected += 1
+        result.injected += 1
         child = _on_disk(scene, config, workdir, log)
         if child.wait(LONG) and child.code == 0:
             pass  # it was done before
         else:
-            _refused(found, child, "Read-only file system")
+            _refused(result, child, "Read-only file system")
         _mount("-o", "remount,rw", str(disk))
-        scene.finish(found, flavour, workdir, _on_disk(scene, config, workdir, log))
-        found.resumed += 1
-    return found
+        scene.finish(result, flavour, workdir, _on_disk(scene, config, workdir, log))
+        result.resumed += 1
+    return result
 
 
 def vanished(scene: Scene, draw: Random, number: int) -> Found:
     """A run directory that is moved away while a run trains in it, and comes back; nothing is written in its place."""
-    found, flavour, place = Found(), draw.choice(scene.flavours), scene.place(number)
+    result, flavour, place = Found(), draw.choice(scene.flavours), scene.place(number)
     workdir, away = place / "run", place / "away"
     config = scene.references[flavour].config
     child = scene.start(config, workdir)
     _begun(scene, draw, child, workdir)
     workdir.rename(away)
-    found.injected += 1
+    result.injected += 1
     child.wait(LONG)
     if child.code != 0:
-        _refused(found, child, "vanished while training in it")
+        _refused(result, child, "vanished while training in it")
     if workdir.exists():
-        found.wrong(f"{workdir}: was made again: {[str(path) for path in workdir.rglob('*')][:5]}", lost=1)
+        result.wrong(f"{workdir}: was made again: {[str(path) for path in workdir.rglob('*')][:5]}", lost=1)
         shutil.rmtree(workdir)
     away.rename(workdir)
-    scene.finish(found, flavour, workdir)
-    found.resumed += 1
-    return found
+    scene.finish(result, flavour, workdir)
+    result.resumed += 1
+    return result
 
 
 def unmounted(scene: Scene, draw: Random, number: int) -> Found:
     """The file system of a run directory that goes away while a run trains in it, and comes back."""
-    found, flavour, place = Found(), draw.choice(scene.flavours), scene.place(number)
+    result, flavour, place = Found(), draw.choice(scene.flavours), scene.place(number)
     disk, real = place / "disk", place / "real"
     real.mkdir()
     config, log = scene.references[flavour].config, place / "run.log"
     with _mounted(disk, "--bind", str(real)):
         child = _on_disk(scene, config, disk / "run", log)
         _begun(scene, draw, child, disk / "run")
-    found.injected += 1
+    result.injected += 1
     child.wait(LONG)
     if child.code != 0:
-        _refused(found, child, "vanished while training in it")
+        _refused(result, child, "vanished while training in it")
     if any(disk.iterdir()):
-        found.wrong(f"{disk}: was written to under the mount: {list(disk.rglob('*'))[:5]}", lost=1)
+        result.wrong(f"{disk}: was written to under the mount: {list(disk.rglob('*'))[:5]}", lost=1)
         shutil.rmtree(disk)
         disk.mkdir()
     _mount("--bind", str(real), str(disk))
     try:
-        scene.finish(found, flavour, disk / "run", _on_disk(scene, config, disk / "run", log))
+        scene.finish(result, flavour, disk / "run", _on_disk(scene, config, disk / "run", log))
     finally:
         subprocess.run(["umount", "-l", str(disk)], capture_output=True, check=False)
-    found.resumed += 1
-    return found
+    result.resumed += 1
+    return result
 
 
 def checkpoint(scene: Scene, draw: Random, number: int) -> Found:
     """A file of the newest checkpoint is cut, removed, or has a bit turned; the run goes on from an older one."""
-    found, flavour, workdir = Found(), draw.choice(scene.flavours), scene.place(number) / "run"
+    result, flavour, workdir = Found(), draw.choice(scene.flavours), scene.place(number) / "run"
     child = scene.start(scene.references[flavour].config, workdir)
     _begun(scene, draw, child, workdir)
     child.signal(signal.SIGKILL)
     child.wait(LONG)
     step = newest_whole(workdir)
     if child.code == 0 or not step:
-        return found
+        return result
     folder = workdir / "checkpoints" / str(step)
     path = draw.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
     act = draw.choice((cut, remove, flip))
     act(path, draw)
-    found.injected += 1
-    said = scene.finish(found, flavour, workdir)
+    result.injected += 1
+    said = scene.finish(result, flavour, workdir)
     if path.name not in UNUSED and f"the checkpoint of step {step} is damaged" not in said:
-        found.wrong(f"{workdir}: {act.__name__} of {path.relative_to(workdir)} was not seen", lost=1)
-    found.resumed += 1
-    return found
+        result.wrong(f"{workdir}: {act.__name__} of {path.relative_to(workdir)} was not seen", lost=1)
+    result.resumed += 1
+    return result
 
 
 def cut(path: Path, draw: Random) -> None:
@@ -210,18 +210,18 @@ def flip(path: Path, draw: Random) -> None:
 
 def corpus(scene: Scene, draw: Random, number: int) -> Found:
     """A file of the prepared corpus or of its tokens is cut, removed or has a bit turned; it is prepared anew."""
-    found, flavour, place = Found(), draw.choice(scene.flavours), scene.place(number)
+    result, flavour, place = Found(), draw.choice(scene.flavours), scene.place(number)
     cache = copied(scene.cache, place / "cache")
     (cache / "compiled").chmod(0o700)
     path = draw.choice(sorted(p for room in ("corpora", "tokens") for p in (cache / room).rglob("[!.]*") if whole(p)))
     act = draw.choice((cut, remove, flip))
     act(path, draw)
-    found.injected += 1
-    said = scene.finish(found, flavour, place / "run", cache=cache)
+    result.injected += 1
+    said = scene.finish(result, flavour, place / "run", cache=cache)
     if "is damaged" not in said:
-        found.wrong(f"{place}: {act.__name__} of {path} was not seen", lost=1)
-    found.resumed += 1
-    return found
+        result.wrong(f"{place}: {act.__name__} of {path} was not seen", lost=1)
+    result.resumed += 1
+    return result
 
 
 def whole(path: Path) -> bool:

@@ -15,7 +15,7 @@ def _pick(scene: Scene, draw: Random) -> str:
 
 def _killed_often(scene: Scene, draw: Random, number: int, wait: float, at_checkpoint: bool, soft: bool) -> Found:
     """Kills a run up to four times, each time after a random while, then lets it end."""
-    found, flavour = Found(), _pick(scene, draw)
+    result, flavour = Found(), _pick(scene, draw)
     reference, workdir = scene.references[flavour], scene.place(number) / "run"
 
     def writing() -> bool:
@@ -28,12 +28,12 @@ def _killed_often(scene: Scene, draw: Random, number: int, wait: float, at_check
         child.wait(draw.uniform(0.0, wait))
         if not _end(child, draw, soft):
             break
-        found.injected += 1
-        _resume_point(scene, found, workdir, child)
-    said = scene.finish(found, flavour, workdir)
-    found.resumed = found.injected
-    _in_order(found, said, workdir)
-    return found
+        result.injected += 1
+        _resume_point(scene, result, workdir, child)
+    said = scene.finish(result, flavour, workdir)
+    result.resumed = result.injected
+    _in_order(result, said, workdir)
+    return result
 
 
 def _end(child: Child, draw: Random, soft: bool) -> bool:
@@ -86,7 +86,7 @@ def sigterm(scene: Scene, draw: Random, number: int) -> Found:
 
 def data_building(scene: Scene, draw: Random, number: int) -> Found:
     """SIGKILL while the corpus is prepared and encoded in an empty cache, up to four times; then the run goes on."""
-    found, flavour, place = Found(), _pick(scene, draw), scene.place(number)
+    result, flavour, place = Found(), _pick(scene, draw), scene.place(number)
     cache, workdir = place / "cache", place / "run"
     cache.mkdir()
     copied(scene.cache / "compiled", cache / "compiled").chmod(0o700)
@@ -96,13 +96,13 @@ def data_building(scene: Scene, draw: Random, number: int) -> Found:
         child.wait(draw.uniform(0.0, 1.0))
         if not _end(child, draw, soft=False):
             break
-        found.injected += 1
-    scene.finish(found, flavour, workdir, cache=cache)
+        result.injected += 1
+    scene.finish(result, flavour, workdir, cache=cache)
     left = [path for room in ("corpora", "tokens") for path in (cache / room).glob(".*") if path.is_dir()]
     if left:
-        found.wrong(f"{cache}: left behind {left}", lost=1)
-    found.resumed = found.injected
-    return found
+        result.wrong(f"{cache}: left behind {left}", lost=1)
+    result.resumed = result.injected
+    return result
 
 
 def _finished_run(scene: Scene, number: int) -> Path:
@@ -115,45 +115,45 @@ def _plain(result: object) -> object:
 
 def evaluation(scene: Scene, draw: Random, number: int) -> Found:
     """SIGKILL while an evaluation runs or is written; a result that is there is whole, and the same every time."""
-    found, workdir = Found(), _finished_run(scene, number)
+    result, workdir = Found(), _finished_run(scene, number)
     log = workdir.with_name("eval.log")
-    path, wanted = workdir / "eval" / "loss.json", scene.folder / "references" / "loss.json"
+    path, expected = workdir / "eval" / "loss.json", scene.folder / "references" / "loss.json"
     for _ in range(draw.randint(1, 3)):
         child = scene.zygote.start("evaluate", log, workdir=str(workdir), names=["loss"])
         child.wait(draw.uniform(0.0, 4.0))
         if _end(child, draw, soft=False):
-            found.injected += 1
+            result.injected += 1
         if path.exists() and as_json(path) is None:
-            found.wrong(f"{path}: half written", lost=1)
+            result.wrong(f"{path}: half written", lost=1)
     child = scene.zygote.start("evaluate", log, workdir=str(workdir), names=["loss"])
     if not child.wait(LONG) or child.code != 0:
-        found.wrong(f"{log}: failed: {child.said()[-1000:]}", lost=1)
-        return found
-    if not wanted.exists():
-        wanted.write_text(path.read_text())
-    if _plain(as_json(path)) != _plain(as_json(wanted)):
-        found.wrong(f"{path}: another result than before", differing=1)
-    found.resumed = found.injected
-    return found
+        result.wrong(f"{log}: failed: {child.said()[-1000:]}", lost=1)
+        return result
+    if not expected.exists():
+        expected.write_text(path.read_text())
+    if _plain(as_json(path)) != _plain(as_json(expected)):
+        result.wrong(f"{path}: another result than before", differing=1)
+    result.resumed = result.injected
+    return result
 
 
 def report_writing(scene: Scene, draw: Random, number: int) -> Found:
     """SIGKILL while a report is written, for the first time or again; its files are whole, the old or the new."""
-    found, workdir = Found(), _finished_run(scene, number)
+    result, workdir = Found(), _finished_run(scene, number)
     log, page = workdir.with_name("report.log"), workdir / "report" / "index.html"
     for _ in range(draw.randint(1, 4)):
         child = scene.zygote.start("report", log, directory=str(workdir))
         child.wait(draw.uniform(0.0, 3.0))
         if _end(child, draw, soft=False):
-            found.injected += 1
-        _whole(found, page.parent)
+            result.injected += 1
+        _whole(result, page.parent)
     child = scene.zygote.start("report", log, directory=str(workdir))
     if not child.wait(LONG) or child.code != 0:
-        found.wrong(f"{log}: failed: {child.said()[-1000:]}", lost=1)
-        return found
-    _whole(found, page.parent, all_of_it=True)
-    found.resumed = found.injected
-    return found
+        result.wrong(f"{log}: failed: {child.said()[-1000:]}", lost=1)
+        return result
+    _whole(result, page.parent, all_of_it=True)
+    result.resumed = result.injected
+    return result
 
 
 ENDS = {".html": b"</html>", ".svg": b"</svg>", ".pdf": b"%%EOF", ".png": b"IEND\xaeB`\x82", ".parquet": b"PAR1"}

@@ -13,7 +13,7 @@ from tests.torture.zygote import Child
 
 def second_process(scene: Scene, draw: Random, number: int) -> Found:
     """A second process is started on a run directory at a random moment; it is refused, the first one ends well."""
-    found, flavour, place = Found(), draw.choice(scene.flavours), scene.place(number)
+    result, flavour, place = Found(), draw.choice(scene.flavours), scene.place(number)
     workdir, config = place / "run", scene.references[flavour].config
     first = scene.start(config, workdir)
     first.wait(draw.uniform(0.3, scene.references[flavour].seconds))
@@ -21,12 +21,12 @@ def second_process(scene: Scene, draw: Random, number: int) -> Found:
     second = scene.zygote.start("train", place / "second.log", **given)
     second.wait(LONG)
     if second.code == 2 and "another process is training there" in second.said():
-        found.injected += 1
+        result.injected += 1
     elif second.code != 0 or not first.wait(1.0):
-        found.wrong(f"{place}: the second process ended with {second.code}: {second.said()[-300:]}", lost=1)
-    scene.finish(found, flavour, workdir, first)
-    found.resumed = found.injected
-    return found
+        result.wrong(f"{place}: the second process ended with {second.code}: {second.said()[-300:]}", lost=1)
+    scene.finish(result, flavour, workdir, first)
+    result.resumed = result.injected
+    return result
 
 
 def _workers(child: Child) -> list[psutil.Process]:
@@ -38,7 +38,7 @@ def _workers(child: Child) -> list[psutil.Process]:
 
 
 def _data_worker(scene: Scene, draw: Random, number: int, signals: int, words: str) -> Found:
-    found, flavour, workdir = Found(), draw.choice(scene.flavours), scene.place(number) / "run"
+    result, flavour, workdir = Found(), draw.choice(scene.flavours), scene.place(number) / "run"
     child = scene.start(scene.config(flavour, data__workers=1), workdir, patience=20.0)
     child.until(lambda: newest_whole(workdir) > 0, LONG)
     child.wait(draw.uniform(0.0, 0.3))
@@ -47,12 +47,12 @@ def _data_worker(scene: Scene, draw: Random, number: int, signals: int, words: s
             os.kill(process.pid, signals)
         except ProcessLookupError:
             continue
-        found.injected += 1
-    said = scene.finish(found, flavour, workdir, child)
-    if found.injected and words not in said and "died" not in said:  # or all its batches had been taken
-        found.notes.append(f"{workdir}: ended without need of its worker")
-    found.resumed = found.injected
-    return found
+        result.injected += 1
+    said = scene.finish(result, flavour, workdir, child)
+    if result.injected and words not in said and "died" not in said:  # or all its batches had been taken
+        result.notes.append(f"{workdir}: ended without need of its worker")
+    result.resumed = result.injected
+    return result
 
 
 def data_worker_killed(scene: Scene, draw: Random, number: int) -> Found:
@@ -67,39 +67,39 @@ def data_worker_hangs(scene: Scene, draw: Random, number: int) -> Found:
 
 def device_lost(scene: Scene, draw: Random, number: int) -> Found:
     """A step that raises as JAX does when a device is lost; the run ends with a reason, and goes on when started."""
-    found, flavour, workdir = Found(), draw.choice(scene.flavours), scene.place(number) / "run"
+    result, flavour, workdir = Found(), draw.choice(scene.flavours), scene.place(number) / "run"
     config = scene.references[flavour].config
     for _ in range(draw.randint(1, 2)):
         child = scene.start(config, workdir, lose_device_at=draw.randint(1, scene.steps // 2))
         child.wait(LONG)
         if child.code == 0:
             break
-        found.injected += 1
+        result.injected += 1
         record = as_json(workdir / "run.json") or {}
         if child.code != 2 or record.get("status") != "failed" or "the device failed" not in str(record.get("error")):
-            found.wrong(f"{workdir}: code {child.code}, {record.get('status')}: {record.get('error')}", lost=1)
-    scene.finish(found, flavour, workdir)
-    found.resumed = found.injected
-    return found
+            result.wrong(f"{workdir}: code {child.code}, {record.get('status')}: {record.get('error')}", lost=1)
+    scene.finish(result, flavour, workdir)
+    result.resumed = result.injected
+    return result
 
 
 def clock(scene: Scene, draw: Random, number: int) -> Found:
     """The clock of a run jumps back and forth by up to two days; it is killed once, and goes on with another clock."""
-    found, flavour, workdir = Found(), draw.choice(scene.flavours), scene.place(number) / "run"
+    result, flavour, workdir = Found(), draw.choice(scene.flavours), scene.place(number) / "run"
     seconds = scene.references[flavour].seconds
     for last in (False, True):
         jumps = [[draw.uniform(0.0, seconds), draw.choice((-1, 1)) * draw.uniform(1.0, 172_800)] for _ in range(3)]
         child = scene.start(scene.references[flavour].config, workdir, clock=jumps)
-        found.injected += len(jumps)
+        result.injected += len(jumps)
         if not last:
             child.wait(draw.uniform(0.0, seconds))
             child.signal(signal.SIGKILL)
             child.wait(LONG)
     if child.wait(LONG) and child.code == 2 and "a clock that is set forward" in child.said():
         child = scene.start(scene.references[flavour].config, workdir)
-    scene.finish(found, flavour, workdir, child)
+    scene.finish(result, flavour, workdir, child)
     times = (as_json(workdir / "run.json") or {}).get("wall_time", {})
     if not all(0 <= value < LONG for value in times.values()):
-        found.wrong(f"{workdir}: wall time {times}", lost=1)
-    found.resumed = found.injected
-    return found
+        result.wrong(f"{workdir}: wall time {times}", lost=1)
+    result.resumed = result.injected
+    return result

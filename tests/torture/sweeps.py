@@ -29,24 +29,24 @@ _building = threading.Lock()
 
 def worker_killed(scene: Scene, draw: Random, number: int) -> Found:
     """SIGKILL, as for want of memory, to a worker or to the launcher of a sweep; tried again by policy, or by hand."""
-    found, place = Found(), scene.place(number)
+    result, place = Found(), scene.place(number)
     whole = _whole(scene, scene.folder / "words.txt", "sweep")
     sweep, out = _file(scene, place, scene.folder / "words.txt"), place / "out"
     process = _begun(scene, draw, sweep, out)
     kind = draw.choice(("worker", "launcher"))
-    found.injected += _kill(process, kind)
+    result.injected += _kill(process, kind)
     process.wait(LONG)
     if kind == "launcher":
         _gone(sweep)
-    _to_the_end(scene, found, sweep, out)
-    _compare(found, out, whole)
-    found.resumed = found.injected
-    return found
+    _to_the_end(scene, result, sweep, out)
+    _compare(result, out, whole)
+    result.resumed = result.injected
+    return result
 
 
 def stale_evaluation(scene: Scene, draw: Random, number: int) -> Found:
     """A sweep is stopped and its runs are evaluated as they stand; what it ends with is of its finished runs alone."""
-    found, place = Found(), scene.place(number)
+    result, place = Found(), scene.place(number)
     whole = _whole(scene, scene.folder / "words.txt", "sweep")
     sweep, out = _file(scene, place, scene.folder / "words.txt"), place / "out"
     process = _begun(scene, draw, sweep, out)
@@ -59,13 +59,13 @@ def stale_evaluation(scene: Scene, draw: Random, number: int) -> Found:
         log = place / f"{path.parent.name}.log"
         child = scene.zygote.start("evaluate", log, workdir=str(path), names=["loss"])
         if not child.wait(LONG) or child.code != 0:
-            found.wrong(f"{log}: failed: {child.said()[-1000:]}", lost=1)
-        found.injected += 1
+            result.wrong(f"{log}: failed: {child.said()[-1000:]}", lost=1)
+        result.injected += 1
     if code := _launch(scene, sweep, out).wait(LONG):
-        found.wrong(f"{out}: the sweep ended with {code}; see {out}.log", lost=1)
-    _compare(found, out, whole)
-    found.resumed = found.injected
-    return found
+        result.wrong(f"{out}: the sweep ended with {code}; see {out}.log", lost=1)
+    _compare(result, out, whole)
+    result.resumed = result.injected
+    return result
 
 
 def corpus_changes(scene: Scene, draw: Random, number: int) -> Found:
@@ -74,7 +74,7 @@ def corpus_changes(scene: Scene, draw: Random, number: int) -> Found:
     A run that began with one corpus is refused another one; one that begins with the changed corpus says so, and is
     not compared with those of the first.
     """
-    found, place = Found(), scene.place(number)
+    result, place = Found(), scene.place(number)
     original, way = (scene.folder / "words.txt").read_text(), draw.choice(sorted(CHANGES))
     changed = CHANGES[way](original)
     path, other = place / "corpus" / "words.txt", scene.folder / "changed" / way / "words.txt"
@@ -90,23 +90,23 @@ def corpus_changes(scene: Scene, draw: Random, number: int) -> Found:
         process = _launch(scene, sweep, out)
     else:
         _write(path, changed)
-    found.injected += 1
+    result.injected += 1
     process.wait(LONG)
-    _named(found, out, wholes)
+    _named(result, out, wholes)
     _write(path, original)
     code = _launch(scene, sweep, out).wait(LONG)
-    _named(found, out, wholes)
+    _named(result, out, wholes)
     left = [
         run for run in out.glob("runs/*/seed*") if _fingerprint(run) != _fingerprint(wholes[0] / run.relative_to(out))
     ]
     if left and not _marked(out):
-        found.wrong(f"{out}: {left[0]} has other data, and is compared all the same", differing=1)
+        result.wrong(f"{out}: {left[0]} has other data, and is compared all the same", differing=1)
     if not left:
-        _compare(found, out, wholes[0])
+        _compare(result, out, wholes[0])
     if code != 0 and not left:
-        found.wrong(f"{out}: ended with {code} though its corpus is as it was; see {out}.log", lost=1)
-    found.resumed = found.injected
-    return found
+        result.wrong(f"{out}: ended with {code} though its corpus is as it was; see {out}.log", lost=1)
+    result.resumed = result.injected
+    return result
 
 
 # What becomes of a corpus: it grows, or as many bytes say something else.

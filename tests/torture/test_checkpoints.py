@@ -54,9 +54,9 @@ def test_training_goes_on_from_the_newest_whole_checkpoint_and_says_so(make_tiny
     name = path.relative_to(half / "checkpoints" / "8")
     act(path)
     result = trainer.train(make_tiny(), half)
-    told = capsys.readouterr().out
-    assert f"the checkpoint of step 8 is damaged: {name} {words}" in told and "continuing at step 4" in told
-    assert [line.split(" ", 1)[1] for line in result["incidents"]] == told.splitlines()[:1]
+    message = capsys.readouterr().out
+    assert f"the checkpoint of step 8 is damaged: {name} {words}" in message and "continuing at step 4" in message
+    assert [line.split(" ", 1)[1] for line in result["incidents"]] == message.splitlines()[:1]
     assert (half / "damaged" / "8").is_dir()
     assert result["status"] == "done" and trace(half) == trace(whole)
 

@@ -40,11 +40,11 @@ def test_lost_results_and_traces_that_differ_are_bad_and_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [(["--minutes=0"], "must be above 0"), (["--only=nothing"], "no kind of fault"), (["--dir=."], "is not empty")],
 )
-def test_an_option_that_means_nothing_is_refused(options: list[str], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_an_option_that_means_nothing_is_refused(options: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         command.main(options)
 
 
@@ -61,8 +61,8 @@ def test_a_run_that_resumed_otherwise_would_be_seen(tmp_path) -> None:
     place = scene.Scene(tmp_path, flavours=("plain",), steps=40)
     try:
         workdir = place.place(0) / "run"
-        found = Found()
-        place.finish(found, "plain", workdir, config=place.config("plain", seed=1))
-        assert found.differing == 1 and found.lost == 0
+        result = Found()
+        place.finish(result, "plain", workdir, config=place.config("plain", seed=1))
+        assert result.differing == 1 and result.lost == 0
     finally:
         place.close()

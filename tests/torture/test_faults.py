@@ -69,8 +69,10 @@ def test_commands_tell_a_full_disk_in_a_line_and_a_launcher_goes_on(disk, capfd)
     assert "cannot be written (No space left on device): {'status': 'failed', 'error': 'it'}" in capfd.readouterr().err
     with pytest.raises(SystemExit) as ended:
         cli.main(lambda _: write_json(disk / "a.json", ["x" * 8192]))
-    told = capfd.readouterr().err
-    assert ended.value.code == 2 and told.startswith("error: ") and "No space left on device; nothing more" in told
+    message = capfd.readouterr().err
+    assert (
+        ended.value.code == 2 and message.startswith("error: ") and "No space left on device; nothing more" in message
+    )
     with pytest.raises(FileNotFoundError):  # a mistake of the program is not dressed up
         cli.main(lambda _: (disk / "none").read_text() and None)
 
@@ -164,9 +166,9 @@ def test_a_lost_device_ends_the_run_as_failed_with_the_reason(make_tiny, half, w
     with monkeypatch.context() as patch:
         patch.setattr(train_step, "compiled", train_step.compiled)  # so that it is put back
         _lose_device(3)
-        with pytest.raises(UserError, match="the device failed: UNAVAILABLE: the device is lost") as told:
+        with pytest.raises(UserError, match="the device failed: UNAVAILABLE: the device is lost") as message:
             trainer.train(make_tiny(), half, quiet=True)
-    assert isinstance(told.value.__cause__, jax.errors.JaxRuntimeError)
+    assert isinstance(message.value.__cause__, jax.errors.JaxRuntimeError)
     written = read_json(half / "run.json")
     assert written["status"] == "failed" and "goes on from the newest checkpoint" in written["error"]
     assert trainer.train(make_tiny(), half, quiet=True)["status"] == "done" and trace(half) == trace(whole)
@@ -241,9 +243,9 @@ def test_an_evaluation_of_an_earlier_step_is_not_the_finished_runs(make_tiny, ha
 
 
 def named(folder: Path, run: Path, whole: Path) -> int:
-    found = Found()
-    sweeps._named(found, folder / run, [folder / whole])
-    return found.differing
+    result = Found()
+    sweeps._named(result, folder / run, [folder / whole])
+    return result.differing
 
 
 def test_a_number_of_other_data_or_another_number_of_these_would_be_seen(tmp_path) -> None:

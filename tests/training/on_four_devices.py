@@ -51,12 +51,12 @@ def restored(folder: Path, mesh: Mesh) -> dict[str, Any]:
 
     saved = trees()
     checkpoints = Checkpoints(folder, read_only=True)
-    *found, meta = checkpoints.restore(7, *map(abstract, saved))
+    *result, meta = checkpoints.restore(7, *map(abstract, saved))
     checkpoints.close()
     return {
-        "equal": all(np.array_equal(f[name], x) for f, s in zip(found, saved, strict=True) for name, x in s.items()),
-        "shards": {name: sorted({shard.data.shape for shard in x.addressable_shards}) for name, x in found[0].items()},
-        "devices": {name: len(x.sharding.device_set) for name, x in found[1].items()},
+        "equal": all(np.array_equal(f[name], x) for f, s in zip(result, saved, strict=True) for name, x in s.items()),
+        "shards": {name: sorted({shard.data.shape for shard in x.addressable_shards}) for name, x in result[0].items()},
+        "devices": {name: len(x.sharding.device_set) for name, x in result[1].items()},
         "meta": meta,
     }
 
@@ -95,8 +95,8 @@ def errors_of_few_kv_heads(mesh: Mesh, groups: int) -> dict[str, float]:
     cut = jax.tree_util.tree_map_with_path(place, params)
     held = as_dict(cut)["blocks.attention.key.kernel"].addressable_shards[0].data.shape
     assert held == (2, 16, groups * 8 // 4), held
-    found = as_dict(gradient(cut))
-    return {name: float(np.abs(found[name] - x).max() / np.abs(x).max()) for name, x in whole.items()}
+    result = as_dict(gradient(cut))
+    return {name: float(np.abs(result[name] - x).max() / np.abs(x).max()) for name, x in whole.items()}
 
 
 def attention(core: str, groups: int, position: str, *, packed: bool, rules: axes.Rules | None) -> dict[str, Any]:
@@ -127,9 +127,9 @@ def attention(core: str, groups: int, position: str, *, packed: bool, rules: axe
         arguments.append(jax.device_put(state, NamedSharding(rules.mesh, P())))
     program = gradient.lower(*arguments).compile()
     (_, out), grads = program(*arguments)
-    found = [np.asarray(x) for x in (out, *jax.tree.leaves(grads))]
+    results = [np.asarray(x) for x in (out, *jax.tree.leaves(grads))]
     return {
-        "found": found,
+        "found": results,
         "collectives": re.findall(r"= \S+ (all-[a-z]+|reduce-scatter|collective-permute)", program.as_text()),
     }
 
@@ -191,8 +191,8 @@ def optimizers_on_a_mesh() -> dict[str, dict[str, Any]]:
         cli.apply(config, {**{f"optimizer.{name}": value for name, value in values.items()}, **shape, **batched})
         config = validate.resolve(config)
         mesh = meshes.mesh_of(config)
-        found = train_step.abstract(config, mesh)
-        params, state = (jax.tree.leaves(tree) for tree in (found.params, found.opt_state))
+        result = train_step.abstract(config, mesh)
+        params, state = (jax.tree.leaves(tree) for tree in (result.params, result.opt_state))
         of_params = {(x.shape, x.sharding.spec) for x in params if not x.sharding.is_fully_replicated}
         shapes = {shape for shape, _ in of_params}
         lies = [(x.shape, x.sharding.spec) in of_params for x in state if x.shape in shapes]

@@ -28,10 +28,10 @@ def test_a_branch_is_the_run_by_itself(make_tiny, trunk, tmp_path, amount, leave
     result = trainer.train(config, branch, quiet=True)
     assert result["status"] == "done" and result["branched"]["step"] == leaves and result["step"] == amount
     assert trace(branch) == trace(alone)
-    mine, theirs = parameters(branch), parameters(alone)
-    assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+    own, theirs = parameters(branch), parameters(alone)
+    assert all(np.array_equal(own[name], theirs[name]) for name in theirs)
     longer = parameters(trunk)
-    assert any(not np.array_equal(mine[name], longer[name]) for name in mine)  # the control: its own decay counts
+    assert any(not np.array_equal(own[name], longer[name]) for name in own)  # the control: its own decay counts
     assert result["flops"] == read_json(alone / "run.json")["flops"]
 
 

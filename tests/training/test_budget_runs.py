@@ -57,12 +57,12 @@ def test_a_budget_of_seconds_goes_on_where_the_stopped_run_left_it(tiny, tmp_pat
 
 def test_arms_that_cost_unlike_spend_the_same_flops(tiny, tmp_path) -> None:
     amount = flops_for(tiny, 6)
-    found = {}
+    results = {}
     for width in (None, 320):
         changed = {} if width is None else {"model__mlp_width": width}
         config = tiny(model__vocab_size=30, budget__kind="flops", budget__amount=amount, eval__every_steps=0, **changed)
-        found[width] = trainer.train(config, tmp_path / str(width), quiet=True)
-    thin, wide = found[None], found[320]
+        results[width] = trainer.train(config, tmp_path / str(width), quiet=True)
+    thin, wide = results[None], results[320]
     assert thin["step"] > wide["step"] and thin["tokens"] > wide["tokens"]
-    for run in found.values():
+    for run in results.values():
         assert amount <= run["flops"] < amount + run["flops"] / run["step"], "no step beyond the one that spends it"

@@ -36,10 +36,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.fault(21)
 def test_saved_on_one_device_and_restored_on_four(results: dict[str, Any]) -> None:
     """Orbax #648: without target shardings a checkpoint asks for the devices it was saved from."""
-    found = results["restored"]
-    assert found["equal"] and found["meta"] == {"step": 7}
-    assert found["shards"] == {"wide": [[2, 12]], "tall": [[3, 1]], "odd": [[5]]}
-    assert set(found["devices"].values()) == {4}
+    result = results["restored"]
+    assert result["equal"] and result["meta"] == {"step": 7}
+    assert result["shards"] == {"wide": [[2, 12]], "tall": [[3, 1]], "odd": [[5]]}
+    assert set(result["devices"].values()) == {4}
 
 
 @pytest.mark.fault(21)
@@ -48,11 +48,11 @@ def test_saved_on_four_devices_and_restored_on_one(results: dict[str, Any]) -> N
     saved = trees()
     shapes = [{name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in tree.items()} for tree in saved]
     checkpoints = Checkpoints(results["folder"] / "four", read_only=True)
-    *found, meta = checkpoints.restore(7, *shapes)
+    *result, meta = checkpoints.restore(7, *shapes)
     checkpoints.close()
     assert meta == {"step": 7}
-    for tree, wanted in zip(found, saved, strict=True):
-        for name, x in wanted.items():
+    for tree, expected in zip(result, saved, strict=True):
+        for name, x in expected.items():
             np.testing.assert_array_equal(tree[name], x)
             assert tree[name].sharding.device_set == {jax.devices()[0]}
 
@@ -71,9 +71,9 @@ def test_gradients_of_fewer_kv_heads_than_devices_are_summed(results: dict[str, 
 
 def test_attention_runs_on_each_devices_own_rows_and_heads_and_sends_nothing(results: dict[str, Any]) -> None:
     """Rows over two devices, heads over two: the only sums are the loss's and those of what all devices share."""
-    for name, found in results["attention"].items():
-        assert found["apart"] < 1e-6, (name, found)
-        assert set(found["collectives"]) <= {"all-reduce"} and len(found["collectives"]) <= 4, (name, found)
+    for name, result in results["attention"].items():
+        assert result["apart"] < 1e-6, (name, result)
+        assert set(result["collectives"]) <= {"all-reduce"} and len(result["collectives"]) <= 4, (name, result)
     assert len(results["attention"]) == 3
 
 
@@ -82,8 +82,8 @@ def test_long_rows_are_scored_alike_with_their_tokens_over_four_devices(results:
 
 
 def test_optimizers_step_as_on_one_device_and_their_state_lies_as_parameters_do(results: dict[str, Any]) -> None:
-    found = results["optimizers"]
-    assert set(found) == set(fields.choices("optimizer.kind"))
-    for kind, told in found.items():
-        assert told.get("apart", 0.0) < 2e-5 and told["otherwise"] == 0, (kind, told)
-        assert (told["divided"] > 0) == (kind != "adafactor"), (kind, told)
+    result = results["optimizers"]
+    assert set(result) == set(fields.choices("optimizer.kind"))
+    for kind, message in result.items():
+        assert message.get("apart", 0.0) < 2e-5 and message["otherwise"] == 0, (kind, message)
+        assert (message["divided"] > 0) == (kind != "adafactor"), (kind, message)

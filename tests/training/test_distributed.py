@@ -10,7 +10,7 @@ ADDRESS = {"JAX_COORDINATOR_ADDRESS": "node1:1234", "JAX_NUM_PROCESSES": "4"}
 SRUN = {"SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_NUM_TASKS": "2"}
 
 
-@pytest.mark.parametrize("env, wanted", [
+@pytest.mark.parametrize("env, expected", [
     ({}, "none"),
     (SRUN, "slurm"),
     (SRUN | {"SLURM_STEP_NUM_TASKS": "1"}, "none"),
@@ -23,13 +23,13 @@ SRUN = {"SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_NUM_TASKS"
     ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "none"),
     ({"ABLAX_CLUSTER": "tpu"}, "tpu"),
 ])  # fmt: skip
-def test_who_started_the_processes(env, wanted):
-    assert distributed.kind_of(env) == wanted
+def test_who_started_the_processes(env, expected):
+    assert distributed.kind_of(env) == expected
 
 
 def test_an_address_is_taken_as_it_is_given():
-    found = distributed.arguments("address", ADDRESS | {"JAX_PROCESS_ID": "3"})
-    assert found == {
+    result = distributed.arguments("address", ADDRESS | {"JAX_PROCESS_ID": "3"})
+    assert result == {
         "coordinator_address": "node1:1234", "num_processes": 4, "process_id": 3,
         "cluster_detection_method": "deactivate",
     }  # fmt: skip
@@ -37,16 +37,16 @@ def test_an_address_is_taken_as_it_is_given():
     assert distributed.arguments("address", ADDRESS | {"JOB_COMPLETION_INDEX": "2"})["process_id"] == 2
 
 
-@pytest.mark.parametrize("env, wanted", [
+@pytest.mark.parametrize("env, expected", [
     (ADDRESS, "JAX_PROCESS_ID=: with JAX_COORDINATOR_ADDRESS=node1:1234 it must be a whole number"),
     (ADDRESS | {"JAX_PROCESS_ID": "4"}, "JAX_PROCESS_ID=4: must be below JAX_NUM_PROCESSES=4"),
     (ADDRESS | {"JAX_PROCESS_ID": "0", "JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES=two: "),
     (ADDRESS | {"JAX_PROCESS_ID": "0", "JAX_COORDINATOR_ADDRESS": "node1"}, "JAX_COORDINATOR_ADDRESS=node1: must be"),
 ])  # fmt: skip
-def test_what_is_missing_is_told_in_a_line(env, wanted):
-    with pytest.raises(UserError) as told:
+def test_what_is_missing_is_told_in_a_line(env, expected):
+    with pytest.raises(UserError) as message:
         distributed.arguments("address", env)
-    assert str(told.value).startswith(wanted) and "\n" not in str(told.value)
+    assert str(message.value).startswith(expected) and "\n" not in str(message.value)
 
 
 def test_how_long_a_process_may_be_silent():
@@ -72,7 +72,7 @@ def test_alone_everything_is_agreed_at_once():
     jax.errors.JaxRuntimeError("UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n/task:1"),
 ])  # fmt: skip
 def test_a_process_that_is_gone_is_told_in_a_line(error, tmp_path):
-    told = failures.explained(error, tmp_path)
-    assert told.startswith(f"the processes of this run lost one another ({str(error)[:20]}") and "\n" not in told
-    assert told.endswith("the same command then goes on from the newest checkpoint")
+    message = failures.explained(error, tmp_path)
+    assert message.startswith(f"the processes of this run lost one another ({str(error)[:20]}") and "\n" not in message
+    assert message.endswith("the same command then goes on from the newest checkpoint")
     assert failures.explained(ValueError("shapes differ"), tmp_path) is None

@@ -8,9 +8,9 @@ from training.runtime import fast_compile
 
 
 def test_flags_are_those_that_the_version_here_knows() -> None:
-    found = "from training.runtime.fast_compile import hasten; hasten(); import jax; print(jax.numpy.ones(2).sum())"
+    result = "from training.runtime.fast_compile import hasten; hasten(); import jax; print(jax.numpy.ones(2).sum())"
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    done = subprocess.run([sys.executable, "-c", found], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", result], env=environment, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "2.0", done.stderr
     assert fast_compile.OLDER in fast_compile.flags("0.10.2") and fast_compile.OLDER not in fast_compile.flags(
         "0.12.0.1"

@@ -57,8 +57,8 @@ def test_gradients_in_bfloat16_are_as_near_to_float32_as_the_plain_ones():
         return loss.loss_sum_of_blocks(h, w, targets, weights, block=3)[0]
 
     def error(function):
-        found = jax.grad(function, (0, 1))(hidden, table)
-        return [float(jnp.abs(a.astype(jnp.float32) - b).max()) for a, b in zip(found, exact, strict=True)]
+        result = jax.grad(function, (0, 1))(hidden, table)
+        return [float(jnp.abs(a.astype(jnp.float32) - b).max()) for a, b in zip(result, exact, strict=True)]
 
     for ours, theirs in zip(error(blocked), error(plain), strict=True):
         assert ours <= 1.5 * theirs + 1e-3

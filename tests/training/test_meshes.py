@@ -31,8 +31,8 @@ def cells(*names: str) -> list[devices.Cell]:
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("meshes")
-    found = devices.measured(folder, cells("1 device", "data 2, fsdp 2, tensor 2"), 4, TINY)
-    return {**found, "folder": folder}
+    result = devices.measured(folder, cells("1 device", "data 2, fsdp 2, tensor 2"), 4, TINY)
+    return {**result, "folder": folder}
 
 
 def worst(found: dict[str, Any]) -> float:
@@ -46,14 +46,14 @@ def test_a_mesh_changes_no_loss_and_each_goes_on_from_the_other(few: dict[str, A
 
 def test_run_json_tells_the_mesh_and_one_device_evaluates(few: dict[str, Any]) -> None:
     run = few["folder"] / "cell1"
-    told = json.loads((run / "run.json").read_text())
-    assert told["mesh"] == {"data": 2, "fsdp": 2, "context": 1, "tensor": 2} and told["processes"] == 1
-    assert told["devices"][0]["count"] == 8
+    message = json.loads((run / "run.json").read_text())
+    assert message["mesh"] == {"data": 2, "fsdp": 2, "context": 1, "tensor": 2} and message["processes"] == 1
+    assert message["devices"][0]["count"] == 8
     assert len(jax.devices()) == 1
     run = runs.load(run)
     batches = validation.batches(run.config, run.tokenizer, runs.open_data(run.config))
     validate = validation.validator(run.config, batches)
-    assert validate(run.params) == pytest.approx(told["val_loss"], rel=1e-5)
+    assert validate(run.params) == pytest.approx(message["val_loss"], rel=1e-5)
 
 
 def test_more_devices_than_there_are_are_refused_in_a_line() -> None:
@@ -67,10 +67,10 @@ def test_more_devices_than_there_are_are_refused_in_a_line() -> None:
 
 @pytest.mark.slow
 def test_every_mesh_has_the_same_losses_and_goes_on_from_every_other(tmp_path: Path) -> None:
-    found = devices.measured(tmp_path, steps=6)
-    assert len(found["restored"]) == len(devices.CELLS) == 10
-    print("\n".join(devices.table(found)))
-    assert worst(found) < 1e-4, found
+    result = devices.measured(tmp_path, steps=6)
+    assert len(result["restored"]) == len(devices.CELLS) == 10
+    print("\n".join(devices.table(result)))
+    assert worst(result) < 1e-4, result
 
 
 SETTINGS = (
@@ -103,8 +103,8 @@ def test_a_process_that_is_killed_ends_the_other_and_the_run_goes_on(tmp_path: P
     assert code == 2 or (dies == 0 and code == -signal.SIGABRT and aborted), said
     assert aborted or said.splitlines()[-1].startswith("error: the processes of this run lost one another (")
     assert "Traceback" not in said
-    told = json.loads((tmp_path / "run.json").read_text())
-    assert told["status"] == ("failed" if dies == 1 else "running")
+    message = json.loads((tmp_path / "run.json").read_text())
+    assert message["status"] == ("failed" if dies == 1 else "running")
     processes = together(tmp_path)
     said = [process.communicate(timeout=900)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0] and "continuing at step " in said[0], said
@@ -128,16 +128,18 @@ def test_a_process_that_is_killed_while_a_checkpoint_is_written_ends_the_other_i
     assert code == 2 or (dies == 0 and code == -signal.SIGABRT and aborted), said
     assert aborted or said.splitlines()[-1].startswith("error: the processes of this run lost one another (")
     if dies == 1:
-        told = json.loads((tmp_path / "run.json").read_text())
-        assert told["status"] == "failed" and told["error"].startswith("the processes of this run lost one another (")
+        message = json.loads((tmp_path / "run.json").read_text())
+        assert message["status"] == "failed" and message["error"].startswith(
+            "the processes of this run lost one another ("
+        )
 
 
 @pytest.mark.slow
 def test_a_signal_to_one_process_stops_both_at_one_step_and_the_run_goes_on_exactly(tmp_path: Path) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     for process in together(whole):
-        told = process.communicate(timeout=900)[0]
-        assert process.returncode == 0, told
+        message = process.communicate(timeout=900)[0]
+        assert process.returncode == 0, message
     processes = together(stopped)
     until = time.monotonic() + 600
     while not (stopped / "metrics.jsonl").exists() or not (stopped / "metrics.jsonl").read_text():
@@ -147,8 +149,8 @@ def test_a_signal_to_one_process_stops_both_at_one_step_and_the_run_goes_on_exac
     for process in processes:
         process.communicate(timeout=400)
     assert [process.returncode for process in processes] == [4, 4]
-    told = json.loads((stopped / "run.json").read_text())
-    assert told["status"] == "preempted" and 100 <= told["step"] < 400
+    message = json.loads((stopped / "run.json").read_text())
+    assert message["status"] == "preempted" and 100 <= message["step"] < 400
     for process in together(stopped):
         assert process.communicate(timeout=900) and process.returncode == 0
     first, second = (devices.losses(run) for run in (whole, stopped))

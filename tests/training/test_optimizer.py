@@ -51,8 +51,8 @@ def test_decay_reaches_matrices_and_not_norms_biases_and_sinks() -> None:
 
 def test_every_optimizer_of_the_schema_is_registered_with_its_fields() -> None:
     assert tuple(optimizers.OPTIMIZERS) == tuple(KINDS) == fields.choices("optimizer.kind")
-    for found in optimizers.OPTIMIZERS.values():
-        assert {f"optimizer.{name}" for name in found.fields} <= set(base.SCHEMA)
+    for result in optimizers.OPTIMIZERS.values():
+        assert {f"optimizer.{name}" for name in result.fields} <= set(base.SCHEMA)
     # A group is read by the optimizer of its name alone.
     nested = {name.removeprefix("optimizer.") for name in base.SCHEMA if name.count(".") > 1 and name[:4] == "opti"}
     assert nested == {name for kind, read in KINDS.items() for name in read if name.startswith(f"{kind}.")}
@@ -77,9 +77,9 @@ def test_fields_that_an_optimizer_does_not_read_are_refused(make_tiny, kind: str
     assert set(other) == {name for read in KINDS.values() for name in read}
     for name, value in other.items():
         config = of_kind(make_tiny, kind, **{f"optimizer__{name}": value})
-        found = validate.problems(config)
-        wanted = [] if name in KINDS[kind] else [f"optimizer.{name} = {value!r}: optimizer.kind = {kind!r}"]
-        assert [line[: len(start)] for line, start in zip(found, wanted, strict=True)] == wanted
+        result = validate.problems(config)
+        expected = [] if name in KINDS[kind] else [f"optimizer.{name} = {value!r}: optimizer.kind = {kind!r}"]
+        assert [line[: len(start)] for line, start in zip(result, expected, strict=True)] == expected
 
 
 def test_what_an_optimizer_excludes_is_refused(make_tiny) -> None:
@@ -103,15 +103,15 @@ def gradients(params: Any, step: int) -> Any:
 
 def taken(config: Any, params: Any, grads: Any, rates: list[float], share: float = 1.0) -> list[Any]:
     """Returns the parameters after each of our updates."""
-    state, found = optimizer.make(config.optimizer, share=share).init(params), []
+    state, result = optimizer.make(config.optimizer, share=share).init(params), []
     for at, rate in enumerate(rates):
         given = jnp.asarray(optimizer.rates(config.optimizer, rate))
         here = optimizer.point(config.optimizer, params, state)
         transform = optimizer.make(config.optimizer, None, share, given)
         updates, state = transform.update(grads(here, at), state, here)
         params = optimizer.apply(config.optimizer, here, updates, state, given)
-        found.append(params)
-    return found
+        result.append(params)
+    return result
 
 
 RATES = [0.0, 1e-2, 1e-2, 5e-3, 5e-3]
@@ -265,10 +265,10 @@ def test_a_run_lowers_the_loss_and_goes_on_exactly(make_tiny, tmp_path, monkeypa
         assert trainer.train(config, tmp_path / "parts", quiet=True)["status"] == "preempted"
     assert trainer.train(config, tmp_path / "parts", quiet=True)["status"] == "done"
     assert losses(tmp_path / "parts") == whole
-    told = read_json(tmp_path / "whole" / "run.json")["optimizer"]
+    message = read_json(tmp_path / "whole" / "run.json")["optimizer"]
     made = validate.resolve(config)
     made.model.vocab_size = read_json(tmp_path / "whole" / "config.json")["model"]["vocab_size"]
-    assert told == {"kind": kind, "state_bytes": optimizers.state_bytes(made.model, made.optimizer)}
+    assert message == {"kind": kind, "state_bytes": optimizers.state_bytes(made.model, made.optimizer)}
 
 
 def test_a_pack_of_muon_runs_of_different_rates_is_its_runs_by_themselves(make_tiny, tmp_path) -> None:

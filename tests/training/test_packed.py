@@ -40,9 +40,9 @@ def compare(folder, reference):
     assert [line.keys() for line in ours] == [line.keys() for line in theirs]
     for line, other in zip(ours, theirs, strict=True):
         assert line == pytest.approx(other, rel=2e-4, abs=1e-6)
-    wanted = parameters(reference)
+    expected = parameters(reference)
     for name, x in parameters(folder).items():
-        np.testing.assert_allclose(x, wanted[name], rtol=2e-3, atol=2e-5, err_msg=name)
+        np.testing.assert_allclose(x, expected[name], rtol=2e-3, atol=2e-5, err_msg=name)
 
 
 @pytest.fixture

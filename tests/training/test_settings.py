@@ -76,11 +76,11 @@ def test_settings_that_are_not_the_default_are_recorded(monkeypatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", f"--xla_force_host_platform_device_count=2 {FLAG} --xla_x")
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
     with jax.debug_nans(True):
-        found = settings.in_force()
-    assert found["XLA_FLAGS --xla_cpu_enable_fast_math"] == "true" and found["XLA_FLAGS --xla_x"] == "true"
-    assert found["NVIDIA_TF32_OVERRIDE"] == "1"
-    assert "JAX_COMPILATION_CACHE_DIR" not in found and "JAX_ENABLE_X64" not in found
-    matter = environment.relevant(found)
+        result = settings.in_force()
+    assert result["XLA_FLAGS --xla_cpu_enable_fast_math"] == "true" and result["XLA_FLAGS --xla_x"] == "true"
+    assert result["NVIDIA_TF32_OVERRIDE"] == "1"
+    assert "JAX_COMPILATION_CACHE_DIR" not in result and "JAX_ENABLE_X64" not in result
+    matter = environment.relevant(result)
     assert {"XLA_FLAGS --xla_cpu_enable_fast_math", "XLA_FLAGS --xla_x", "NVIDIA_TF32_OVERRIDE"} <= {*matter}
     assert "XLA_FLAGS --xla_force_host_platform_device_count" not in matter
     jax.config.update("jax_transfer_guard", "log")
@@ -112,12 +112,14 @@ def test_a_resume_under_other_settings_is_refused_by_name(make_tiny, tmp_path, m
 
 
 def test_the_report_marks_arms_that_ran_under_other_settings(tmp_path) -> None:
-    for name, found in {"a": {}, "b": {"XLA_FLAGS --xla_x": "1"}, "c": {"JAX_PLATFORMS": "cpu"}, "d": 5}.items():
-        info = synthetic.run_json(0, jax_settings=found)
+    for name, result in {"a": {}, "b": {"XLA_FLAGS --xla_x": "1"}, "c": {"JAX_PLATFORMS": "cpu"}, "d": 5}.items():
+        info = synthetic.run_json(0, jax_settings=result)
         synthetic.write_run(tmp_path / "runs" / name / "seed0", info=info, evals={"loss": synthetic.loss_json(1.8)})
     arms = {name: synthetic.config(1) for name in "abcd"}
     sweep = read(synthetic.write_sweep(tmp_path, [synthetic.study_json("s", arms, [0], baseline="a")]))
-    shown = {name: " ".join(mark.words for mark in found) for name, found in comparable.marks(sweep.studies[0]).items()}
+    shown = {
+        name: " ".join(mark.words for mark in result) for name, result in comparable.marks(sweep.studies[0]).items()
+    }
     assert "XLA_FLAGS --xla_x=1" in shown["b"] and "settings of JAX and XLA" in shown["b"]
     assert "settings" not in shown["c"] and "settings" not in shown["d"]
 
@@ -131,11 +133,11 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=["train", "launch", "plan", "eval"])
-@pytest.mark.parametrize("variable, told", [
+@pytest.mark.parametrize("variable, message", [
     ("JAX_PLATFORMS=cuda", r"error: JAX_PLATFORMS=cuda: JAX does not start here: .+"),
     ("XLA_FLAGS=--xla_nosuch=1", r"error: XLA_FLAGS=--xla_nosuch=1: XLA [\d.]+ does not know --xla_nosuch=1"),
 ], ids=["platform", "flag"])  # fmt: skip
-def test_a_jax_that_does_not_start_is_one_clear_line(tmp_path, command, variable, told) -> None:
+def test_a_jax_that_does_not_start_is_one_clear_line(tmp_path, command, variable, message) -> None:
     if variable == "JAX_PLATFORMS=cuda" and "gpu" in {device.platform for device in jax.devices()}:
         pytest.skip("there is a GPU here")
     name, _, value = variable.partition("=")
@@ -143,12 +145,12 @@ def test_a_jax_that_does_not_start_is_one_clear_line(tmp_path, command, variable
     env = {key: text for key, text in os.environ.items() if key != "JAX_PLATFORMS"} | {name: value}
     done = subprocess.run([sys.executable, *arguments], cwd=CHECKOUT, env=env, capture_output=True, text=True)
     assert done.returncode == 2
-    assert re.fullmatch(told, done.stderr.strip()), done.stderr
+    assert re.fullmatch(message, done.stderr.strip()), done.stderr
     assert not (tmp_path / "out").exists()
 
 
 def test_another_trees_checkpoint_is_refused_in_a_line(make_tiny, tmp_path) -> None:
-    mine = make_tiny(budget__amount=4, checkpoint__every_steps=2)
+    own = make_tiny(budget__amount=4, checkpoint__every_steps=2)
     others = {
         "wider": (make_tiny(budget__amount=4, model__width=32), r"params .* has shape"),
         "other seed": (make_tiny(budget__amount=4, seed=7), r"the same shapes, but was trained with seed = 7, here 0"),
@@ -157,18 +159,18 @@ def test_another_trees_checkpoint_is_refused_in_a_line(make_tiny, tmp_path) -> N
             r"same shapes, but was trained with model\.position\.rope\.theta = 500\.0",
         ),
     }  # fmt: skip
-    for name, (config, told) in others.items():
+    for name, (config, message) in others.items():
         trainer.train(config, tmp_path / name, quiet=True)
-        trainer.train(mine, tmp_path / f"{name} mine", quiet=True)
+        trainer.train(own, tmp_path / f"{name} mine", quiet=True)
         place = tmp_path / f"{name} mine"
         path = place / "run.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "preempted"}))
         (place / "checkpoints").rename(place / "own")
         (tmp_path / name / "checkpoints").rename(place / "checkpoints")
-        with pytest.raises(UserError, match=told) as error:
-            trainer.train(mine, place, quiet=True)
+        with pytest.raises(UserError, match=message) as error:
+            trainer.train(own, place, quiet=True)
         assert len(str(error.value).splitlines()) == 1
         # The control: its own is taken.
         (place / "checkpoints").rename(place / "foreign")
         (place / "own").rename(place / "checkpoints")
-        assert trainer.train(mine, place, quiet=True)["status"] == "done"
+        assert trainer.train(own, place, quiet=True)["status"] == "done"

@@ -130,8 +130,8 @@ def test_three_updates_equal_adamw_written_out_in_float64(resolved) -> None:
         data = batch(t)
         grads = leaves(jax.grad(loss)(ours, data))
         norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
-        ours, opt, _, told = run(config, data, ours, opt, rate=rate)
-        assert float(told) == pytest.approx(norm, rel=1e-5) and norm > 0.05
+        ours, opt, _, message = run(config, data, ours, opt, rate=rate)
+        assert float(message) == pytest.approx(norm, rel=1e-5) and norm > 0.05
         for name, g in grads.items():
             g = g * 0.05 / norm
             m[name] = 0.9 * m[name] + 0.1 * g
@@ -193,8 +193,8 @@ def test_memory_of_a_step_is_linear_in_length(resolved) -> None:
     def peak(kernel: str, length: int) -> float:
         config = resolved(model__attention__kernel=kernel, model__width=16, model__num_layers=1, data__length=length)
         config.data.batch_size = 1
-        found = train_step.lower(config).compile().memory_analysis()
-        return found.argument_size_in_bytes + found.temp_size_in_bytes
+        result = train_step.lower(config).compile().memory_analysis()
+        return result.argument_size_in_bytes + result.temp_size_in_bytes
 
     assert peak("auto", 2048) <= 2.2 * peak("auto", 1024)
     assert peak("reference", 2048) > 3 * peak("reference", 1024)  # so that attention is what was measured

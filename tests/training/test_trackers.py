@@ -27,34 +27,34 @@ def scalars(workdir: Path) -> dict[int, dict[str, float]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(workdir / "tensorboard")).Reload()
-    found: dict[int, dict[str, float]] = {}
+    results: dict[int, dict[str, float]] = {}
     for name in events.Tags()["scalars"]:
         for event in events.Scalars(name):
-            assert name not in found.setdefault(event.step, {}), "logged twice"
-            found[event.step][name] = event.value
-    return found
+            assert name not in results.setdefault(event.step, {}), "logged twice"
+            results[event.step][name] = event.value
+    return results
 
 
 def hparams(workdir: Path) -> list[Any]:
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.plugins.hparams import plugin_data_pb2
 
-    found = []
+    results = []
     for path in sorted((workdir / "tensorboard").iterdir()):
         for event in EventFileLoader(str(path)).Load():
             for value in event.summary.value:
                 if value.metadata.plugin_data.plugin_name == "hparams":
-                    found.append(plugin_data_pb2.HParamsPluginData.FromString(value.metadata.plugin_data.content))
-    return found
+                    results.append(plugin_data_pb2.HParamsPluginData.FromString(value.metadata.plugin_data.content))
+    return results
 
 
 def records(workdir: Path) -> list[list[Any]]:
     """Reads wandb's transaction logs (LevelDB's log format after a header of 7 bytes), a list of records a process."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    found = []
+    results = []
     for path in sorted(workdir.glob("wandb/offline-run-*/*.wandb")):
-        raw, place, whole, mine = path.read_bytes(), 7, b"", []
+        raw, place, whole, own = path.read_bytes(), 7, b"", []
         while place + 7 <= len(raw):
             if 32768 - place % 32768 < 7:
                 place += 32768 - place % 32768
@@ -63,10 +63,10 @@ def records(workdir: Path) -> list[list[Any]]:
             whole += raw[place + 7 : place + 7 + size]
             place += 7 + size
             if kind in (1, 4):
-                mine.append(Record.FromString(whole))
+                own.append(Record.FromString(whole))
                 whole = b""
-        found.append(mine)
-    return found
+        results.append(own)
+    return results
 
 
 @pytest.fixture
@@ -132,10 +132,10 @@ def test_what_wandb_refuses_is_one_line_before_training_without_the_key(tiny, tm
     monkeypatch.setattr(wandb, "init", refuse)
     with pytest.raises(UserError) as error:
         train(tiny(tracker="wandb"), tmp_path, quiet=True)
-    told = "tracker = wandb: key [WANDB_API_KEY] is not known (WANDB_MODE=offline keeps it on this machine)"
-    assert str(error.value) == told
+    message = "tracker = wandb: key [WANDB_API_KEY] is not known (WANDB_MODE=offline keeps it on this machine)"
+    assert str(error.value) == message
     written = read_json(tmp_path / "run.json")
-    assert written["error"] == told and written["step"] == 0
+    assert written["error"] == message and written["step"] == 0
 
 
 def test_without_the_package_the_message_names_the_extra(tiny, tmp_path, monkeypatch) -> None:

@@ -193,9 +193,9 @@ def test_a_run_starts_from_anothers_parameters(tiny, tmp_path, capsys) -> None:
     trainer.train(tiny(init_from=source, **changes, **scaling), tmp_path / "second")
     first, second = parameters(tmp_path / "first"), parameters(tmp_path / "second")
     assert all(np.allclose(second[name], first[name], atol=1e-7) for name in first)
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("init_from: ")]
+    messages = [line for line in capsys.readouterr().out.splitlines() if line.startswith("init_from: ")]
     scaling_now = "init_from: model.position.rope.scaling."
-    assert told == [
+    assert messages == [
         f"{scaling_now}factor was 1.0, is now 2.0",
         f"{scaling_now}kind was 'none', is now 'linear'",
         f"{scaling_now}original_length was 16, is now 32",

@@ -15,7 +15,7 @@ from configs import cli, validate
 from configs.errors import ConfigError, UserError
 from data import pipeline
 from eval import generate
-from eval.progress import Silent
+from eval.progress import Quiet
 from eval.quality import loss as loss_evaluation
 from eval.variants import variants
 from models import initialise
@@ -103,18 +103,18 @@ ODD = {
 def test_odd_shapes_train_and_are_scored_as_numpy_scores_them(name: str, trained) -> None:
     text = words(400)
     run = trained(text, **ODD[name])
-    found = loss_evaluation.evaluate(run, Silent())
-    assert found["tokens"] == len(text) - int(SHARE * len(text)) - 1
-    close(found["loss"], loss_in_numpy(run, text))
-    close(read_json(run.workdir / "run.json")["val_loss"], found["loss"])
+    result = loss_evaluation.evaluate(run, Quiet())
+    assert result["tokens"] == len(text) - int(SHARE * len(text)) - 1
+    close(result["loss"], loss_in_numpy(run, text))
+    close(read_json(run.workdir / "run.json")["val_loss"], result["loss"])
     assert [line["step"] for line in read_lines(run.workdir / "metrics.jsonl")] == [1, 2]
 
 
 def test_a_vocabulary_of_one_has_loss_zero_and_nothing_to_learn(trained) -> None:
     run = trained("a" * 400, model__width=2, model__num_heads=1, data__length=4)
     assert run.config.model.vocab_size == 1
-    found = loss_evaluation.evaluate(run, Silent())
-    assert (found["loss"], found["bits_per_byte"], found["loss_interval"]) == (0.0, 0.0, [0.0, 0.0])
+    result = loss_evaluation.evaluate(run, Quiet())
+    assert (result["loss"], result["bits_per_byte"], result["loss_interval"]) == (0.0, 0.0, [0.0, 0.0])
     for line in read_lines(run.workdir / "metrics.jsonl"):
         assert (line["train_loss"], line["grad_norm"]) == (0.0, 0.0)
     assert generate.from_text(run.workdir, "aa", generate.Settings(max_new=3)) == "aaaaa"
@@ -134,7 +134,7 @@ def test_beyond_the_learned_table_there_is_no_number(trained, tmp_path: Path) ->
         words(400), model__position__kind="learned", model__position__max_length=6, data__length=4,
         eval__multiples=(1, 2), eval__lengths=(6,),
     )  # fmt: skip
-    one, table, beyond = loss_evaluation.evaluate(run, Silent())["by_length"]
+    one, table, beyond = loss_evaluation.evaluate(run, Quiet())["by_length"]
     assert [one["length"], table["length"], beyond["length"]] == [4, 6, 8]
     assert math.isfinite(one["loss"]) and math.isfinite(table["loss"])
     assert beyond["loss"] is None and beyond["tokens"] == 0 and beyond["reason"] == "the learned table has 6 positions"
@@ -146,7 +146,7 @@ def test_beyond_the_learned_table_there_is_no_number(trained, tmp_path: Path) ->
 
 def test_every_bit_of_a_seed_counts_in_parameters_data_and_dropout(make_tiny, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(words(2000))
-    told: dict[int, tuple[bytes, ...]] = {}
+    messages: dict[int, tuple[bytes, ...]] = {}
     for seed in LARGE:
         config = validate.resolve(make_tiny(seed=seed, data__path=str(tmp_path / "text.txt"), model__num_layers=1))
         corpus = runs.open_data(config)
@@ -155,8 +155,8 @@ def test_every_bit_of_a_seed_counts_in_parameters_data_and_dropout(make_tiny, tm
         kernel = initialise(config.model, config.seed)[1]["blocks"]["mlp"]["up"]["kernel"][...]
         order = next(pipeline.TrainStream(config, tokenizer, corpus))["tokens"]
         dropout = jax.random.key_data(root_key(seed))
-        told[seed] = tuple(np.asarray(drawn).tobytes() for drawn in (kernel, order, dropout))
-    for what in zip(*told.values(), strict=True):
+        messages[seed] = tuple(np.asarray(drawn).tobytes() for drawn in (kernel, order, dropout))
+    for what in zip(*messages.values(), strict=True):
         assert len(set(what)) == len(LARGE)
 
 

@@ -45,8 +45,8 @@ def poison(monkeypatch, at: int, loss: float = 0.0, norm: float = 0.0) -> None:
         def run(*args: Any) -> Any:
             nonlocal count
             count += 1
-            params, opt_state, found, size = program(*args)
-            return params, opt_state, found + (loss if count == at else 0.0), size + (norm if count == at else 0.0)
+            params, opt_state, result, size = program(*args)
+            return params, opt_state, result + (loss if count == at else 0.0), size + (norm if count == at else 0.0)
 
         return run, seconds
 
@@ -75,10 +75,10 @@ def test_a_gradient_that_is_not_finite_is_told_at_its_step_and_never_saved(tiny,
 
 
 def test_a_spike_leaves_what_was_before_it_and_the_run_goes_on_from_there(tiny, plain, tmp_path, monkeypatch) -> None:
-    asked = {"watch__loss_spike": 4.0, "watch__loss_steps": 5, "checkpoint__every_steps": 100}
-    with monkeypatch.context() as spoilt:
-        poison(spoilt, 11, loss=9.0)
-        result = trainer.train(tiny(**asked), tmp_path, quiet=True)
+    requested = {"watch__loss_spike": 4.0, "watch__loss_steps": 5, "checkpoint__every_steps": 100}
+    with monkeypatch.context() as corrupted:
+        poison(corrupted, 11, loss=9.0)
+        result = trainer.train(tiny(**requested), tmp_path, quiet=True)
     assert result["status"] == "diverged"
     assert "at step 11" in result["error"] and "the checkpoint of step 9 is from before it" in result["error"]
     assert saved(tmp_path) == [9]
@@ -88,8 +88,8 @@ def test_a_spike_leaves_what_was_before_it_and_the_run_goes_on_from_there(tiny, 
 
 def test_the_step_just_before_a_spike_may_be_what_made_it(tiny, tmp_path, monkeypatch) -> None:
     poison(monkeypatch, 10, loss=9.0)
-    asked = {"watch__loss_spike": 4.0, "watch__loss_steps": 5, "checkpoint__every_steps": 100}
-    result = trainer.train(tiny(**asked), tmp_path, quiet=True)
+    requested = {"watch__loss_spike": 4.0, "watch__loss_steps": 5, "checkpoint__every_steps": 100}
+    result = trainer.train(tiny(**requested), tmp_path, quiet=True)
     assert "at step 10" in result["error"] and saved(tmp_path) == [6], "step 9 held the last update"
 
 
@@ -115,8 +115,8 @@ def test_a_large_attention_score_ends_the_run_at_the_validation(tiny, tmp_path) 
 
 
 def test_the_largest_score_by_hand(tiny) -> None:
-    asked = {"model__num_layers": 1, "model__position__kind": "none", "model__vocab_size": 16}
-    config = validate.resolve(tiny(watch__attention_logit=1.0, watch__dead_heads=0.4, **asked))
+    requested = {"model__num_layers": 1, "model__position__kind": "none", "model__vocab_size": 16}
+    config = validate.resolve(tiny(watch__attention_logit=1.0, watch__dead_heads=0.4, **requested))
     params = initialise(config.model, 3)[1]
     tokens = np.random.default_rng(0).integers(0, 16, (2, 9), np.int32)
     pure = jax.tree.map(np.asarray, nnx.to_pure_dict(params))
@@ -128,11 +128,11 @@ def test_the_largest_score_by_hand(tiny) -> None:
         for name in ("query", "key")
     )
     scores = np.einsum("bthk,bshk->bhts", q, k) / np.sqrt(config.model.head_dim)
-    wanted = scores[:, :, np.tril(np.ones((9, 9), bool))].max()
+    expected = scores[:, :, np.tril(np.ones((9, 9), bool))].max()
     looked = watch.probe(config, {"tokens": tokens})
     assert looked is not None
-    found = looked(params)
-    assert found["attention_logits"] == [pytest.approx(wanted, abs=1e-5)] and found["silent_heads"] == 0
+    result = looked(params)
+    assert result["attention_logits"] == [pytest.approx(expected, abs=1e-5)] and result["silent_heads"] == 0
     out = np.array(block["attention"]["out"]["kernel"])
     out[:, : out.shape[1] // 2] = 0.0
     pure["blocks"]["attention"]["out"]["kernel"] = jnp.asarray(out)
@@ -154,7 +154,7 @@ def test_off_holds_nothing(tiny) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"watch__loss_spike": -1.0}, r"watch\.loss_spike = -1\.0: must be 0 or more"),
         ({"watch__loss_steps": 0}, r"watch\.loss_steps = 0: must be above 0"),
@@ -162,6 +162,6 @@ def test_off_holds_nothing(tiny) -> None:
         ({"watch__dead_heads": 0.1, "eval__every_steps": 0}, r"watch\.dead_heads = 0\.1: .*eval\.every_steps"),
     ],
 )
-def test_what_cannot_be_watched_is_refused(tiny, given, told) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_cannot_be_watched_is_refused(tiny, given, message) -> None:
+    with pytest.raises(ConfigError, match=message):
         validate.check(tiny(**given))

@@ -121,9 +121,9 @@ class _Member(_Training):
         if isinstance(error, Diverged | Preempted):
             self._end("diverged" if isinstance(error, Diverged) else "preempted", str(error))
             return
-        told = self.place.told(error) or failures.named(error)
-        self._end("failed", told)
-        self.record.values |= {"status": "failed", "error": told}  # nothing is written where the directory has gone
+        message = self.place.failure(error) or failures.named(error)
+        self._end("failed", message)
+        self.record.values |= {"status": "failed", "error": message}  # nothing is written where the directory has gone
 
 
 class _Pack:

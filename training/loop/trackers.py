@@ -37,12 +37,12 @@ def opened(config: ConfigDict, workdir: Path, resume_step: int) -> list[Tracker]
     Raises:
         UserError: the package is not installed, or Weights & Biases does not take the run.
     """
-    found: list[Tracker] = []
+    results: list[Tracker] = []
     if config.log.tensorboard:
-        found.append(TensorBoard(config, workdir, resume_step))
+        results.append(TensorBoard(config, workdir, resume_step))
     if config.tracker != "none":
-        found.append(tracker(config.tracker)(config, workdir))
-    return found
+        results.append(tracker(config.tracker)(config, workdir))
+    return results
 
 
 class Guarded:
@@ -139,8 +139,8 @@ class WandB:
                 settings=quiet,
             )
         except Exception as error:
-            told = redacted(" ".join(str(error).split()))
-            raise UserError(f"tracker = wandb: {told} (WANDB_MODE=offline keeps it on this machine)") from None
+            message = redacted(" ".join(str(error).split()))
+            raise UserError(f"tracker = wandb: {message} (WANDB_MODE=offline keeps it on this machine)") from None
         address = (self.run.url or "").split("?")[0]  # behind it an anonymous run carries a key
         write_json(path, {"wandb": {"id": self.run.id, "url": address}})
 

@@ -104,19 +104,19 @@ class _Training:
             self._end("failed", str(error))
             raise
         except BaseException as error:
-            told = self.place.told(error)
-            self._end("failed", told or failures.named(error))
-            if told:
-                raise UserError(told) from error
+            message = self.place.failure(error)
+            self._end("failed", message or failures.named(error))
+            if message:
+                raise UserError(message) from error
             raise
         else:
             self._end("done", None)
         return self.record.values
 
-    def _lost(self, told: str) -> None:
+    def _lost(self, message: str) -> None:
         """Records that another process of this run died while this one waits; not where the end is recorded already."""
         if self.record.values["status"] == "running" and not self.place.gone():
-            self.record.update(status="failed", error=told)
+            self.record.update(status="failed", error=message)
 
     def _ready(self) -> dict[str, Any] | None:
         """Prepares; returns run.json if there is nothing left to do."""
@@ -133,13 +133,13 @@ class _Training:
         if not begun(self.workdir) and records.read(self.workdir / "run.json").get("status") == "failed":
             return None  # a start that failed before its first step keeps nothing
         here = fields.flatten(runs.load_config(self.workdir))
-        wanted = fields.flatten(self.config)
-        if wanted["model.vocab_size"] is None:
-            wanted["model.vocab_size"] = here["model.vocab_size"]
-        other = fields.differences(here, wanted)
+        expected = fields.flatten(self.config)
+        if expected["model.vocab_size"] is None:
+            expected["model.vocab_size"] = here["model.vocab_size"]
+        other = fields.differences(here, expected)
         if other:
-            told = ", ".join(f"{name} is {here[name]!r} there and {wanted[name]!r} here" for name in other[:5])
-            raise UserError(f"{self.workdir}: holds a run of another config ({told}); choose another --workdir")
+            message = ", ".join(f"{name} is {here[name]!r} there and {expected[name]!r} here" for name in other[:5])
+            raise UserError(f"{self.workdir}: holds a run of another config ({message}); choose another --workdir")
         self.before = records.read(self.workdir / "run.json")
         if parent := provenance.parent_problem(self.workdir):
             raise UserError(f"{self.workdir}: {parent}; train it anew in another --workdir")
@@ -148,8 +148,8 @@ class _Training:
         if "jax_settings" in self.before and saved(self.workdir):
             changed = environment.differing(self.before["jax_settings"], settings.in_force())
             if changed:
-                told = "; ".join(changed)
-                raise UserError(f"{self.workdir}: began under other settings of JAX: {told}; set them as they were")
+                message = "; ".join(changed)
+                raise UserError(f"{self.workdir}: began under other settings of JAX: {message}; set them as they were")
         return None
 
     def _prepare(self) -> None:
@@ -220,10 +220,10 @@ class _Training:
         self.val_loss: float | None = None
         self.watch = watch.Watch(config)
         self.lines = 0  # of metrics.jsonl that the checkpoint knows of
-        found = self.checkpoints.steps()
-        if found:
-            self.checkpoints.refuse_others(found[-1], shapes.params, shapes.opt_state, identity(config))
-            self.params, self.opt_state, meta = self.checkpoints.restore(found[-1], shapes.params, shapes.opt_state)
+        result = self.checkpoints.steps()
+        if result:
+            self.checkpoints.refuse_others(result[-1], shapes.params, shapes.opt_state, identity(config))
+            self.params, self.opt_state, meta = self.checkpoints.restore(result[-1], shapes.params, shapes.opt_state)
             self._resume(meta)
         elif self.branch is not None:
             self._branch(self.branch, shapes)
@@ -251,7 +251,7 @@ class _Training:
             with meshes.on_host(self.mesh):
                 params = initialise(self.config.model, self.config.seed)[1]
             return meshes.spread(self.rules, params)
-        for line in inherit.told(self.config):
+        for line in inherit.changes(self.config):
             self.console.say(line)
         self.record.update(identity=inherit.identity(self.config))
         return inherit.parameters(self.config, shapes)
@@ -394,7 +394,7 @@ class _Training:
         if self.peak:
             line["mfu"] = speed * self.flops_per_token[self.stream.stage] / self.peak
         if evaluated:
-            line |= {"val_loss": self.val_loss, **self.watch.told}
+            line |= {"val_loss": self.val_loss, **self.watch.metrics}
         self.log.write(line)
         self.pending = []
         self.place.check()
@@ -472,6 +472,6 @@ class _Training:
         except Exception as error:
             if status == "failed":
                 return
-            told = self.place.told(error) or failures.named(error)
-            self._end("failed", told)
-            raise UserError(told) from error
+            message = self.place.failure(error) or failures.named(error)
+            self._end("failed", message)
+            raise UserError(message) from error

@@ -18,10 +18,10 @@ def batches(config: ConfigDict, tokenizer: Any, corpus: Any) -> list[dict[str, n
     """Returns the validation batches of the main setting: text where it trains on it, else its main task's rows."""
     rows = config.eval.batch_size
     if tasks.uses(config, "text"):
-        found = pipeline.validation(
+        result = pipeline.validation(
             config, tokenizer, corpus, length=config.data.length, batch_size=rows, max_tokens=config.eval.tokens
         )
-        return list(found)
+        return list(result)
     name, setting = tasks.main_task(config), {"length": config.data.length, "batch_size": rows, "rows": TASK_ROWS}
     if name is None or name == "mqar":
         return list(mqar.evaluation(config, **setting))
@@ -37,8 +37,8 @@ def validator(config: ConfigDict, given: list[dict[str, np.ndarray]], mesh: Any 
     def loss(params: Any) -> float:
         total, weight = 0.0, 0.0
         for weights, batch in ready:
-            found = np.asarray(losses(params, batch), np.float64)[: len(weights)]
-            total += float(np.sum(found * weights))
+            result = np.asarray(losses(params, batch), np.float64)[: len(weights)]
+            total += float(np.sum(result * weights))
             weight += float(np.sum(weights, dtype=np.float64))
         return total / max(weight, 1e-9)
 

@@ -71,7 +71,7 @@ class Watch:
         self.looked = self.probe(params) if self.probe else {}
 
     @property
-    def told(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """What a line of metrics says of the last look."""
         return {"attention_logit": max(self.looked["attention_logits"]), **self.looked} if self.looked else {}
 
@@ -190,13 +190,13 @@ def probe(config: ConfigDict, batch: Any, mesh: Any = None) -> Callable[[Any], d
     return looked
 
 
-def judge(config: ConfigDict, found: dict[str, Any], step: int) -> None:
+def judge(config: ConfigDict, results: dict[str, Any], step: int) -> None:
     """Ends the run where what `probe` found is too much.
 
     Raises:
         Diverged: naming the layer, or how many heads.
     """
-    watch, logits = config.watch, found["attention_logits"]
+    watch, logits = config.watch, results["attention_logits"]
     if watch.attention_logit and not max(logits) < watch.attention_logit:
         layer = int(np.argmax(logits))
         raise Diverged(
@@ -204,9 +204,9 @@ def judge(config: ConfigDict, found: dict[str, Any], step: int) -> None:
             f"(watch.attention_logit = {watch.attention_logit:g})"
         )
     heads = config.model.num_layers * config.model.num_heads
-    if watch.dead_heads and found["silent_heads"] > watch.dead_heads * heads:
+    if watch.dead_heads and results["silent_heads"] > watch.dead_heads * heads:
         raise Diverged(
-            f"{found['silent_heads']} of {heads} heads write nothing at step {step} "
+            f"{results['silent_heads']} of {heads} heads write nothing at step {step} "
             f"(watch.dead_heads = {watch.dead_heads:g})"
         )
 
@@ -220,8 +220,8 @@ def _probe(text: str, mesh: Any) -> Any:
         model = nnx.merge(graphdef, params)
         look = functools.partial(_layer, real_BT=batch["real"])
         with axes.following(rules):
-            found = observe(model, batch["tokens"], batch.get("positions"), batch.get("segments"), look=look)[1]
-        return jnp.stack([logit for logit, _ in found]), jnp.stack([written for _, written in found])
+            result = observe(model, batch["tokens"], batch.get("positions"), batch.get("segments"), look=look)[1]
+        return jnp.stack([logit for logit, _ in result]), jnp.stack([written for _, written in result])
 
     return jax.jit(looked, out_shardings=None if rules is None else meshes.whole(rules))
 

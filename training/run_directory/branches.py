@@ -33,13 +33,13 @@ OWN = tuple(
 
 def shared(one: tuple[ConfigDict, Budget], other: tuple[ConfigDict, Budget]) -> int:
     """Returns the number of first updates whose learning rate is the same in two runs, given (optimizer, budget)."""
-    (mine, budget), (theirs, longer) = one, other
+    (own, budget), (theirs, longer) = one, other
     if budget.total_steps is None or longer.total_steps is None:
         return 0
     steps = np.arange(1, min(budget.total_steps, longer.total_steps) + 1)
     rates = [
         np.broadcast_to(np.asarray(schedule.shape(o, o.warmup_steps, b.total_steps)(steps), np.float32), steps.shape)
-        for o, b in ((mine, budget), (theirs, longer))
+        for o, b in ((own, budget), (theirs, longer))
         if b.total_steps is not None
     ]
     differ = np.flatnonzero(rates[0] != rates[1])
@@ -57,7 +57,7 @@ def kept_steps(config: ConfigDict, budget: Budget, smaller: Any) -> dict[int, fl
     Raises:
         ConfigError: a branch would leave at step 0.
     """
-    found = {}
+    results = {}
     for amount in config.checkpoint.branches:
         at = shared((config.optimizer, smaller(amount)), (config.optimizer, budget))
         if at < 1:
@@ -65,8 +65,8 @@ def kept_steps(config: ConfigDict, budget: Budget, smaller: Any) -> dict[int, fl
                 f"checkpoint.branches = {tuple(config.checkpoint.branches)}: a run of {amount:g} shares no step with "
                 f"this one of {config.budget.amount:g}; optimizer.warmup_steps must end before its decay begins"
             )
-        found[at] = amount
-    return found
+        results[at] = amount
+    return results
 
 
 def leaves_at(config: ConfigDict, budget: Budget, theirs: Any) -> int:

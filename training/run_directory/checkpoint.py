@@ -103,14 +103,14 @@ class Checkpoints:
             warnings.simplefilter("ignore")
             self.manager = ocp.CheckpointManager(folder, options=options, item_handlers=_handlers(folder.parent))
 
-    def refuse_others(self, step: int, params: Any, opt_state: Any, wanted: Mapping[str, Any]) -> None:
+    def refuse_others(self, step: int, params: Any, opt_state: Any, expected: Mapping[str, Any]) -> None:
         """Makes sure that a checkpoint is one of this run's model and optimizer, before it is restored.
 
         Args:
             step: the checkpoint's.
             params: the (abstract) trees that it is to be restored into.
             opt_state: likewise.
-            wanted: the run's `identity`, compared with the checkpoint's own where it has one.
+            expected: the run's `identity`, compared with the checkpoint's own where it has one.
 
         Raises:
             UserError: it is of another model, in a line.
@@ -128,11 +128,11 @@ class Checkpoints:
         meta = self.manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta
         known = meta.get(IDENTITY) if isinstance(meta, dict) else None
         known = known if isinstance(known, dict) else {}  # of an earlier version
-        for name in sorted({*known} & {*wanted}):  # a field of another version alone says nothing
-            if known[name] != wanted[name]:
+        for name in sorted({*known} & {*expected}):  # a field of another version alone says nothing
+            if known[name] != expected[name]:
                 raise UserError(
                     f"{place}: it has the same shapes, but was trained with {name} = {known[name]!r}, here "
-                    f"{wanted[name]!r}"
+                    f"{expected[name]!r}"
                 )
 
     def steps(self) -> list[int]:
@@ -172,11 +172,11 @@ class Checkpoints:
             UserError: it is damaged.
         """
         integrity.check(self.folder / str(step))
-        wanted = {"params": params, "opt_state": opt_state}
-        items = {name: ocp.args.StandardRestore(_targets(tree)) for name, tree in wanted.items()}
-        found = self.manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore(), **items))
-        meta = {name: value for name, value in found.meta.items() if name not in (SCORED, IDENTITY)}
-        return unflat(found.params, params), unflat(found.opt_state, opt_state), meta
+        expected = {"params": params, "opt_state": opt_state}
+        items = {name: ocp.args.StandardRestore(_targets(tree)) for name, tree in expected.items()}
+        result = self.manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore(), **items))
+        meta = {name: value for name, value in result.meta.items() if name not in (SCORED, IDENTITY)}
+        return unflat(result.params, params), unflat(result.opt_state, opt_state), meta
 
     def restore_params(self, step: int, params: Any) -> Any:
         """Returns the parameters of a step alone, in the shapes of the given (abstract) tree.
@@ -186,14 +186,14 @@ class Checkpoints:
         """
         integrity.check(self.folder / str(step), ("params",))
         there = self.shapes(step)
-        for name, wanted in flat(params).items():
-            if there.get(name) != wanted.shape:
+        for name, expected in flat(params).items():
+            if there.get(name) != expected.shape:
                 raise UserError(
                     f"{self.folder.parent / 'config.json'}: does not fit the checkpoint of step {step}: {name} has "
-                    f"shape {there.get(name, 'nothing')}, by config.json {wanted.shape}"
+                    f"shape {there.get(name, 'nothing')}, by config.json {expected.shape}"
                 )
-        found = self.manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore(_targets(params))))
-        return unflat(found.params, params)
+        result = self.manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore(_targets(params))))
+        return unflat(result.params, params)
 
     def shapes(self, step: int, item: str = "params") -> dict[str, tuple[int, ...]]:
         """Returns {dotted path: shape} of the saved parameters (or `opt_state`), read from their metadata."""
@@ -249,9 +249,9 @@ def newest(workdir: str | Path, step: int | None = None) -> int:
     Raises:
         UserError: there is no (such) checkpoint.
     """
-    found = saved(workdir)
-    if not found:
+    result = saved(workdir)
+    if not result:
         raise UserError(f"{workdir}: holds no checkpoint")
-    if step is not None and step not in found:
-        raise UserError(f"{workdir}: has no checkpoint of step {step}; there are {', '.join(map(str, found))}")
-    return found[-1] if step is None else step
+    if step is not None and step not in result:
+        raise UserError(f"{workdir}: has no checkpoint of step {step}; there are {', '.join(map(str, result))}")
+    return result[-1] if step is None else step

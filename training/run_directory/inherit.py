@@ -51,10 +51,10 @@ def check(config: ConfigDict, tokenizer: Any) -> None:
     ]
     if wrong:
         ours, its = fields.flatten(config), fields.flatten(there)
-        told = ", ".join(f"{name} is {its[name]!r} there and {ours[name]!r} here" for name in wrong)
+        message = ", ".join(f"{name} is {its[name]!r} there and {ours[name]!r} here" for name in wrong)
         raise ConfigError(
-            f"init_from = {source!r}: {told}; its parameters do not fit. Set what differs, or take all of its settings "
-            f"with --config={Path(source) / 'config.json'}"
+            f"init_from = {source!r}: {message}; its parameters do not fit. Set what differs, or take all of its "
+            f"settings with --config={Path(source) / 'config.json'}"
         )
 
 
@@ -96,12 +96,12 @@ def parameters(config: ConfigDict, shapes: train_step.Abstract) -> Any:
     checkpoints = Checkpoints(source, read_only=True)
     try:
         there = checkpoints.shapes(at)
-        wanted = {name: tuple(x.shape) for name, x in flat(shapes.params).items()}
-        for name in sorted(there.keys() | wanted.keys()):
-            if there.get(name) != wanted.get(name):
+        expected = {name: tuple(x.shape) for name, x in flat(shapes.params).items()}
+        for name in sorted(there.keys() | expected.keys()):
+            if there.get(name) != expected.get(name):
                 raise ConfigError(
                     f"init_from = {source!r}: its {name} has shape {there.get(name, 'nothing')}, this model's has "
-                    f"{wanted.get(name, 'nothing')}"
+                    f"{expected.get(name, 'nothing')}"
                 )
         return checkpoints.restore_params(at, shapes.params)
     finally:
@@ -114,7 +114,7 @@ def identity(config: ConfigDict) -> dict[str, Any]:
     return provenance.identity(fields.to_dict(config), parents)
 
 
-def told(config: ConfigDict) -> Iterator[str]:
+def changes(config: ConfigDict) -> Iterator[str]:
     """Yields a line for each field of the model in which this run goes on otherwise than its parameters were made."""
     there = runs.load_config(config.init_from)
     for name, theirs, ours in differences(config, there):

@@ -62,8 +62,8 @@ def _workdir(directory: Any) -> Path:
 
 
 def _identity(workdir: Path) -> tuple[int, int]:
-    found = workdir.stat()
-    return found.st_dev, found.st_ino
+    result = workdir.stat()
+    return result.st_dev, result.st_ino
 
 
 def _files(folder: Path) -> list[Path]:
@@ -84,12 +84,12 @@ def problem(checkpoint: Path, items: Sequence[str] = ()) -> str:
     """
     path = checkpoint / ITEM / FILE
     try:
-        told = ordinary(checkpoint / METADATA).read_text(encoding="utf-8")
-        json.loads(told)
-        if ITEM not in told and not path.parent.exists():
+        message = ordinary(checkpoint / METADATA).read_text(encoding="utf-8")
+        json.loads(message)
+        if ITEM not in message and not path.parent.exists():
             return ""  # of a version that wrote none
         sums = json.loads(ordinary(path).read_text(encoding="utf-8"))
-        wanted = {name: digest for name, digest in sums.items() if not items or name.split("/")[0] in items}
+        expected = {name: digest for name, digest in sums.items() if not items or name.split("/")[0] in items}
         missing = [
             item for item in items or ("params", "meta") if not any(name.startswith(f"{item}/") for name in sums)
         ]
@@ -97,7 +97,7 @@ def problem(checkpoint: Path, items: Sequence[str] = ()) -> str:
         return f"its checksums cannot be read ({error})"
     if missing:
         return f"it has no {missing[0]}"
-    for name, digest in sorted(wanted.items()):
+    for name, digest in sorted(expected.items()):
         wrong = _wrong(checkpoint, name, digest)
         if wrong:
             return f"{name} {wrong}"
@@ -126,8 +126,8 @@ def check(checkpoint: Path, items: Sequence[str] = ()) -> None:
     if wrong:
         others = [path for path in checkpoint.parent.iterdir() if path.name.isdigit() and path.name != checkpoint.name]
         whole = sorted(int(path.name) for path in others if not problem(path, items))
-        told = f"whole ones are of step {', '.join(map(str, whole))}" if whole else "no other is whole"
-        raise UserError(f"{checkpoint}: is damaged: {wrong}; it is not loaded; {told}")
+        message = f"whole ones are of step {', '.join(map(str, whole))}" if whole else "no other is whole"
+        raise UserError(f"{checkpoint}: is damaged: {wrong}; it is not loaded; {message}")
 
 
 def set_damaged_aside(workdir: Path, say: Callable[[str], None]) -> None:

@@ -120,13 +120,13 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         UserError: it is none; it says of a run that it is done, but not what came of it.
     """
-    found = read_json(path) if path.exists() else {}
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: must be an object, not {str(found)[:40]}")
-    missing = [name for name in ("step", "val_loss", "error") if name not in found]
-    if found.get("status") == "done" and missing:
+    result = read_json(path) if path.exists() else {}
+    if not isinstance(result, dict):
+        raise UserError(f"{path}: must be an object, not {str(result)[:40]}")
+    missing = [name for name in ("step", "val_loss", "error") if name not in result]
+    if result.get("status") == "done" and missing:
         raise UserError(f"{path}: says of the run that it is done, but has no {missing[0]}")
-    return found
+    return result
 
 
 class Record:

@@ -80,10 +80,10 @@ class Place:
 
     def _now(self) -> tuple[int, int] | None:
         try:
-            found = self.file.stat()
+            result = self.file.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return result.st_dev, result.st_ino
 
     def clear(self) -> None:
         """Takes away what a checkpoint that was being written made in the place of a directory that has vanished.
@@ -99,30 +99,30 @@ class Place:
             time.sleep(PAUSE)
 
     def _taken_away(self) -> bool:
-        found = False
+        result = False
         with suppress(OSError, UserError, LookupError, TypeError):
             # In the folder that a checkpoint made there was one to write run.json into.
             record = self.file.parent / "run.json"
             if read_json(record)["pid"] == os.getpid():
                 record.unlink()
-                found = True
+                result = True
         for folder in self.file.parent.glob("checkpoints/*.orbax-checkpoint-tmp"):
-            found = True
+            result = True
             shutil.rmtree(folder, ignore_errors=True)
         for folder in (self.file.parent / "checkpoints", self.file.parent):
             with suppress(OSError):  # it is not there, or holds something else
                 folder.rmdir()
-                found = True
-        return found
+                result = True
+        return result
 
     def gone(self) -> str:
         """Returns what to say where it was removed, moved or unmounted; empty where it is still there."""
         if self.known is None or self._now() == self.known:
             return ""
-        told = "vanished while training in it (removed, moved or unmounted); nothing more is written; bring it back"
-        return f"{self.file.parent}: {told}, {failures.AGAIN}"
+        message = "vanished while training in it (removed, moved or unmounted); nothing more is written; bring it back"
+        return f"{self.file.parent}: {message}, {failures.AGAIN}"
 
-    def told(self, error: BaseException) -> str | None:
+    def failure(self, error: BaseException) -> str | None:
         """Returns in a line why training here failed, or None where nothing better is known than the error itself."""
         known = str(error) if isinstance(error, UserError) else failures.explained(error, self.file.parent)
         return self.gone() or known
@@ -133,5 +133,5 @@ class Place:
         Raises:
             Vanished: it is not.
         """
-        if told := self.gone():
-            raise Vanished(told)
+        if message := self.gone():
+            raise Vanished(message)

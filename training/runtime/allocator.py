@@ -24,5 +24,5 @@ def keep_freed_memory() -> bool:
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "gnu_get_libc_version"):
         return False
-    wanted = {M_ARENA_MAX: 1, M_MMAP_THRESHOLD: LARGEST, M_TRIM_THRESHOLD: LARGEST}
-    return all([libc.mallopt(option, value) == 1 for option, value in wanted.items()])
+    expected = {M_ARENA_MAX: 1, M_MMAP_THRESHOLD: LARGEST, M_TRIM_THRESHOLD: LARGEST}
+    return all([libc.mallopt(option, value) == 1 for option, value in expected.items()])

@@ -46,5 +46,5 @@ def chip(device_kind: str) -> Chip | None:
 
 def peak(device_kind: str) -> float | None:
     """Returns a device's published peak in FLOP/s, or None where none is known."""
-    found = chip(device_kind)
-    return None if found is None else found.flops
+    result = chip(device_kind)
+    return None if result is None else result.flops

@@ -89,8 +89,8 @@ def lower(function: Any, *arguments: Any, platform: str) -> Any:
 def too_large(message: str) -> tuple[int, int] | None:
     """Returns (bytes needed, bytes there are) from XLA's RESOURCE_EXHAUSTED; None: it says something else."""
     for pattern in _TOO_LARGE:
-        if (found := pattern.search(message)) is not None:
-            needed, unit, available, other = found.groups()
+        if (result := pattern.search(message)) is not None:
+            needed, unit, available, other = result.groups()
             return round(float(needed) * UNITS[unit]), round(float(available) * UNITS[other])
     return None
 
@@ -157,8 +157,8 @@ def _available(device: Any) -> int:
     try:
         lower(jax.jit(lambda x: x + 1), huge, platform="tpu").compile()
     except Exception as problem:
-        found = too_large(str(problem))
-        if found is None:
+        result = too_large(str(problem))
+        if result is None:
             raise
-        return found[1]
+        return result[1]
     return 0

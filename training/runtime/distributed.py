@@ -53,11 +53,11 @@ def kind_of(env: Mapping[str, str]) -> str:
     Raises:
         UserError: ABLAX_CLUSTER is none of them.
     """
-    asked = env.get("ABLAX_CLUSTER", "auto")
-    if asked not in KINDS:
-        raise UserError(f"ABLAX_CLUSTER={asked}: must be {', '.join(KINDS[:-1])} or {KINDS[-1]}")
-    if asked != "auto":
-        return asked
+    requested = env.get("ABLAX_CLUSTER", "auto")
+    if requested not in KINDS:
+        raise UserError(f"ABLAX_CLUSTER={requested}: must be {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+    if requested != "auto":
+        return requested
     if env.get(ADDRESS):
         return "address"
     if slurm_tasks(env) > 1:
@@ -86,8 +86,8 @@ def arguments(kind: str, env: Mapping[str, str]) -> dict[str, Any]:
     for name in (NUMBER, index):
         text = env.get(name, "")
         if not text.isdigit():
-            told = INDEX if name == "JOB_COMPLETION_INDEX" and name not in env else name
-            raise UserError(f"{told}={text}: with {ADDRESS}={env.get(ADDRESS, '')} it must be a whole number")
+            message = INDEX if name == "JOB_COMPLETION_INDEX" and name not in env else name
+            raise UserError(f"{message}={text}: with {ADDRESS}={env.get(ADDRESS, '')} it must be a whole number")
         numbers[name] = int(text)
     if ":" not in env.get(ADDRESS, ""):
         raise UserError(f"{ADDRESS}={env.get(ADDRESS, '')}: must be HOST:PORT of process 0")
@@ -189,14 +189,14 @@ def agreed(function: Callable[[], Any]) -> Any:
         value = function()
     except Exception as failed:
         error = failed
-    told = {"error": error and f"{type(error).__name__}: {error}", "value": value if main() else None}
-    found = _exchanged(json.dumps(told))
+    messages = {"error": error and f"{type(error).__name__}: {error}", "value": value if main() else None}
+    result = _exchanged(json.dumps(messages))
     if error is not None:
         raise error
-    for process, other in enumerate(found):
+    for process, other in enumerate(result):
         if other["error"]:
-            raise UserError(f"process {process} of {len(found)}: {other['error']}")
-    return found[0]["value"]
+            raise UserError(f"process {process} of {len(result)}: {other['error']}")
+    return result[0]["value"]
 
 
 def _exchanged(text: str) -> list[Any]:
@@ -244,12 +244,12 @@ class Stopping:
 
     def __call__(self, caught: list[int]) -> int:
         """Takes the signals this process has caught; returns one that any process caught, 0: none. Once a step."""
-        mine = caught[0] if caught else 0
+        own = caught[0] if caught else 0
         if self.alone:
-            return mine
+            return own
         import jax
         import numpy as np
 
-        flags = jax.make_array_from_callback(self.shape, self.cut, lambda _: np.full(1, mine, np.int32))
+        flags = jax.make_array_from_callback(self.shape, self.cut, lambda _: np.full(1, own, np.int32))
         self.waiting.append(self.largest(flags))
         return int(self.waiting.pop(0)) if len(self.waiting) > LAG else 0

@@ -43,22 +43,22 @@ def explained(error: BaseException, workdir: Path) -> str | None:
             return f"{where}: {os.strerror(number)}; {advice}, {AGAIN}"
         seen = seen.__cause__ or seen.__context__
     if isinstance(error, TimeoutError):
-        told = " ".join(str(error).split())[:300]
-        return f"writing a checkpoint took too long ({told}); a clock that is set forward looks like that; {AGAIN}"
+        message = " ".join(str(error).split())[:300]
+        return f"writing a checkpoint took too long ({message}); a clock that is set forward looks like that; {AGAIN}"
     if isinstance(error, jax.errors.JaxRuntimeError | ValueError) and BETWEEN.search(str(error)):
-        told = " ".join(str(error).split())[:300]
-        return lost(told)
+        message = " ".join(str(error).split())[:300]
+        return lost(message)
     if isinstance(error, jax.errors.JaxRuntimeError):
-        told = " ".join(str(error).split())[:300]
-        if told.startswith("RESOURCE_EXHAUSTED"):
-            return f"the device's memory does not suffice: {told}; see data.micro_batches and model.remat"
-        return f"the device failed: {told}; {AGAIN}"
+        message = " ".join(str(error).split())[:300]
+        if message.startswith("RESOURCE_EXHAUSTED"):
+            return f"the device's memory does not suffice: {message}; see data.micro_batches and model.remat"
+        return f"the device failed: {message}; {AGAIN}"
     return None
 
 
-def lost(told: str) -> str:
+def lost(message: str) -> str:
     """Returns what to say where the processes of a run lost one another."""
-    return f"the processes of this run lost one another ({told}); one of them may have died; {AGAIN}"
+    return f"the processes of this run lost one another ({message}); one of them may have died; {AGAIN}"
 
 
 def named(error: BaseException) -> str:

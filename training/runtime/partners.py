@@ -72,16 +72,16 @@ def _accept(server: socket.socket, token: str, number: int) -> None:
 def _greeted(connection: socket.socket, token: str, number: int, greeted: set[int]) -> None:
     """Follows a connection that names the token and a process; anything else that connects is turned away."""
     connection.settimeout(PATIENCE)
-    wanted = {f"{token} {index:08d}".encode(): index for index in range(1, number)}
+    expected = {f"{token} {index:08d}".encode(): index for index in range(1, number)}
     given = b""
     with suppress(OSError):
         while len(given) < len(token) + 9 and (more := connection.recv(len(token) + 9 - len(given))):
             given += more
-    if given not in wanted:
+    if given not in expected:
         connection.close()
         return
-    greeted.add(wanted[given])
-    _follow(connection, f"process {wanted[given]}")
+    greeted.add(expected[given])
+    _follow(connection, f"process {expected[given]}")
 
 
 def _connect(client: Any, index: int, host: str) -> None:
@@ -114,11 +114,11 @@ def _follow(connection: socket.socket, name: str) -> None:
 def _end(name: str) -> None:
     from training.runtime import failures
 
-    told = failures.lost(f"{name} is gone")
+    message = failures.lost(f"{name} is gone")
     if record is not None:
         with suppress(Exception):  # what cannot be recorded is printed
-            record(told)
-    print(f"error: {told}", file=sys.stderr, flush=True)
+            record(message)
+    print(f"error: {message}", file=sys.stderr, flush=True)
     os._exit(2)
 
 

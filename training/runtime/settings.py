@@ -35,7 +35,7 @@ def defaults() -> dict[str, Any]:
 
     JAX tells a setting's value but not its default, which its environment variable replaces at import.
     """
-    found = {}
+    results = {}
     spec = importlib.util.find_spec("jax")
     assert spec is not None and spec.submodule_search_locations
     path = Path(next(iter(spec.submodule_search_locations))) / "_src" / "config.py"
@@ -46,14 +46,14 @@ def defaults() -> dict[str, Any]:
         name = given.get("name", node.args[0] if node.args else None)
         default = given.get("default", node.args[1] if len(node.args) > 1 else None)
         if isinstance(name, ast.Constant) and str(name.value).startswith("jax_") and isinstance(default, ast.Constant):
-            found[str(name.value)] = default.value
-    return found
+            results[str(name.value)] = default.value
+    return results
 
 
 def in_force() -> dict[str, str]:
     """Returns JAX's and XLA's settings that are not the default, by the name of their environment variable."""
     known = defaults()
-    found = {
+    results = {
         name.upper(): str(value)
         for name, value in jax.config.values.items()
         if name in known and value != known[name] and name not in OURS
@@ -61,10 +61,10 @@ def in_force() -> dict[str, str]:
     for name, text in os.environ.items():
         setting = name.lower()
         if name.startswith("JAX_") and setting not in known and setting not in PINNED and setting not in OURS:
-            found[name] = text
+            results[name] = text
     for variable in FLAGS:
         for flag in os.environ.get(variable, "").split():
             name, _, value = flag.partition("=")
-            found[f"{variable} {name}"] = value or "true"
-    found |= {name: os.environ[name] for name in OTHERS if name in os.environ}
-    return dict(sorted(found.items()))
+            results[f"{variable} {name}"] = value or "true"
+    results |= {name: os.environ[name] for name in OTHERS if name in os.environ}
+    return dict(sorted(results.items()))

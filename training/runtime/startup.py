@@ -42,8 +42,8 @@ def _unknown(given: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=env, errors="replace")
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    if found := re.search(r"Unknown flags? in XLA_FLAGS: *(.+)", done.stderr):
-        return found[1].strip()
+    if result := re.search(r"Unknown flags? in XLA_FLAGS: *(.+)", done.stderr):
+        return result[1].strip()
     if done.returncode == 0:
         known.parent.mkdir(parents=True, exist_ok=True)
         known.touch()
@@ -66,8 +66,8 @@ def backend() -> None:
 
 def refused(said: str) -> str:
     """Returns in a line why JAX does not start; `said` is its own message, which may be empty."""
-    asked = os.environ.get("JAX_PLATFORMS", "")
+    requested = os.environ.get("JAX_PLATFORMS", "")
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     reason = re.sub(r"^\w+Error:?\s*", "", lines[-1] if lines else "")
-    where = f"JAX_PLATFORMS={asked}" if asked else "JAX"
+    where = f"JAX_PLATFORMS={requested}" if requested else "JAX"
     return f"{where}: JAX does not start here: {reason or 'it finds no such device'}"

@@ -54,17 +54,17 @@ def mesh_of(config: ConfigDict, devices: Sequence[Any] | None = None) -> Mesh | 
     devices = jax.devices() if devices is None else list(devices)
     processes = len({device.process_index for device in devices})
     sizes = fields.sizes(config.mesh, len(devices))
-    if found := fields.problems(config, sizes):
-        raise ConfigError(found)
-    asked = math.prod(sizes.values())
-    if asked > len(devices) or (processes > 1 and asked != len(devices)):
-        told = ", ".join(f"{axis} = {size}" for axis, size in sizes.items())
+    if result := fields.problems(config, sizes):
+        raise ConfigError(result)
+    requested = math.prod(sizes.values())
+    if requested > len(devices) or (processes > 1 and requested != len(devices)):
+        message = ", ".join(f"{axis} = {size}" for axis, size in sizes.items())
         of = f" of {processes} processes" if processes > 1 else ""
-        raise ConfigError(f"config.mesh: {told} takes {asked} devices, and there are {len(devices)}{of}")
-    if asked == 1:
+        raise ConfigError(f"config.mesh: {message} takes {requested} devices, and there are {len(devices)}{of}")
+    if requested == 1:
         return None
     return jax.make_mesh(
-        tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes), devices=devices[:asked]
+        tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes), devices=devices[:requested]
     )
 
 
@@ -142,23 +142,23 @@ def share(rules: Rules | None) -> Share:
     return Share(tuple(sorted({(index[0].start or 0) for index in where.values() if index is not None})), of)
 
 
-def global_batch(rules: Rules | None, batch: Mapping[str, np.ndarray], mine: Share) -> Mapping[str, Any]:
+def global_batch(rules: Rules | None, batch: Mapping[str, np.ndarray], own: Share) -> Mapping[str, Any]:
     """Returns this process's rows of a batch as arrays [B, T] over the mesh; without rules as they are.
 
     Args:
         rules: the table.
-        batch: arrays [rows, T]: the parts of `mine`, one after the other.
-        mine: `share(rules)`.
+        batch: arrays [rows, T]: the parts of `own`, one after the other.
+        own: `share(rules)`.
     """
     if rules is None:
         return batch
 
     def put(local: np.ndarray) -> jax.Array:
-        rows = local.shape[0] // len(mine.parts)
-        shape = (rows * mine.of, *local.shape[1:])
+        rows = local.shape[0] // len(own.parts)
+        shape = (rows * own.of, *local.shape[1:])
 
         def part(index: Any) -> np.ndarray:
-            at = mine.parts.index((index[0].start or 0) // rows) * rows
+            at = own.parts.index((index[0].start or 0) // rows) * rows
             return local[at : at + rows, index[1]]
 
         return jax.make_array_from_callback(shape, rules.sharding(("batch", "length"), shape), part)

@@ -21,9 +21,9 @@ def occurrences(row: np.ndarray, piece: np.ndarray) -> list[int]:
 
 
 def far_rows(task, filler: str, length: int, count: int = 6):
-    found = retrieval.far(task, filler, power=0.01, text=lambda: stream("byte"))
-    assert found.reason(None) is None
-    return found.rows(DRAW, 0, count, length=length)
+    result = retrieval.far(task, filler, power=0.01, text=lambda: stream("byte"))
+    assert result.reason(None) is None
+    return result.rows(DRAW, 0, count, length=length)
 
 
 @pytest.mark.parametrize("filler", ["auto", *tasks.FILLERS])
@@ -53,12 +53,12 @@ def test_a_counted_pair_stands_once_before_it_is_asked(task, filler, length):
 def test_filler_is_what_the_setting_names(task):
     pairs = 12
     questions = far_rows(task, "questions", 96).tokens[:, pairs:-6]
-    told = far_rows(task, "questions", 96).tokens[:, :pairs]
-    for row, filled in zip(told, questions, strict=True):
+    message = far_rows(task, "questions", 96).tokens[:, :pairs]
+    for row, filled in zip(message, questions, strict=True):
         known = dict(zip(row[::2].tolist(), row[1::2].tolist(), strict=True))
-        asked = filled[::2].tolist()
-        assert filled[1::2].tolist() == [known[key] for key in asked]
-        counts = [asked.count(key) for key in set(asked)]
+        requested = filled[::2].tolist()
+        assert filled[1::2].tolist() == [known[key] for key in requested]
+        counts = [requested.count(key) for key in set(requested)]
         assert len(counts) == 3 and max(counts) - min(counts) <= 1  # the other pairs, round after round
     gaps = far_rows(task, "gaps", 96)
     for row in gaps.tokens:
@@ -74,8 +74,8 @@ def test_filler_is_what_the_setting_names(task):
 
 def test_rows_of_pairs_do_not_depend_on_how_many_are_drawn():
     for filler in tasks.FILLERS:
-        found = retrieval.far(PAIRS[0], filler, power=0.01, text=lambda: stream("byte"))
-        whole, part = found.rows(DRAW, 0, 9, length=70), found.rows(DRAW, 4, 3, length=70)
+        result = retrieval.far(PAIRS[0], filler, power=0.01, text=lambda: stream("byte"))
+        whole, part = result.rows(DRAW, 0, 9, length=70), result.rows(DRAW, 4, 3, length=70)
         np.testing.assert_array_equal(whole.tokens[4:7], part.tokens)
         np.testing.assert_array_equal(whole.distances[4:7], part.distances)
 
@@ -92,12 +92,12 @@ def test_rows_within_the_training_length_are_those_of_training():
     """Bare recall with room to spare is padded; with the number of pairs varied it is what training validates on."""
     rows = Mqar(4, 64).rows(DRAW, 0, 5, length=64)
     assert (rows.tokens[:, 16:] == 0).all() and (rows.distances > 0).all() and rows.spans.shape == (5, 4, 2)
-    wanted = mqar.evaluation_rows(3, 0, 5, length=15, pairs=4, vocab_size=64)
-    np.testing.assert_array_equal(rows.tokens[:, :15], wanted["tokens"])
+    expected = mqar.evaluation_rows(3, 0, 5, length=15, pairs=4, vocab_size=64)
+    np.testing.assert_array_equal(rows.tokens[:, :15], expected["tokens"])
     varied = Mqar(4, 64).rows(DRAW, 0, 50, length=64, vary=True)
-    wanted = mqar.evaluation_rows(3, 0, 50, length=63, pairs=4, vocab_size=64, fixed=False)
-    for name, found in varied.batch().items():
-        np.testing.assert_array_equal(found, wanted[name])
+    expected = mqar.evaluation_rows(3, 0, 50, length=63, pairs=4, vocab_size=64, fixed=False)
+    for name, result in varied.batch().items():
+        np.testing.assert_array_equal(result, expected[name])
     assert set(varied.pairs.tolist()) == {1, 2, 3, 4}
 
 
@@ -116,12 +116,12 @@ def test_the_nearest_copy_is_farther_in_longer_rows(name):
     lengths = [200, 400, 800, 1600]
     several = name in ("niah_multivalue", "niah_multiquery", "variable_tracking")
     for depth in (0.0, 0.5):
-        found = [asked_at(name, length, depth).distances for length in lengths]
-        farthest = np.array([np.median(x.max(axis=1) if several else x) for x in found])
+        results = [asked_at(name, length, depth).distances for length in lengths]
+        farthest = np.array([np.median(x.max(axis=1) if several else x) for x in results])
         assert (np.diff(farthest) > 0.35 * np.diff(lengths)).all(), farthest
         share = 0.3 if name == "selective_copy" else 0.9 * (1 - depth)
         if name in tasks.FILLED:
-            assert min(x.min() for x in found[2:]) > 700  # every answer, from the row's beginning
+            assert min(x.min() for x in results[2:]) > 700  # every answer, from the row's beginning
         elif name != "variable_tracking":
             assert (farthest > share * np.array(lengths) - 150).all()
 
@@ -139,8 +139,8 @@ def test_no_nearer_copy_than_the_row_says(name):
             answer = tokens[start:end]
             # A pair's value may be another's too: it is the pair that is sought.
             piece = tokens[start - 1 : end] if name == "mqar_gaps" else answer
-            found = occurrences(tokens[: start - 1 if name == "mqar_gaps" else rows.prompts[row]], piece)
-            behind = (start - distance) - (max(found) + len(piece) - 1)  # a needle may end with more than the answer
+            result = occurrences(tokens[: start - 1 if name == "mqar_gaps" else rows.prompts[row]], piece)
+            behind = (start - distance) - (max(result) + len(piece) - 1)  # a needle may end with more than the answer
             assert 0 <= behind <= (5 if name == "variable_tracking" else 1)
 
 

@@ -18,11 +18,11 @@ UUIDS = ("niah_single_3", "niah_multikey_3")  # do not all come up: see the seco
 
 def told(name: str, rows) -> list:
     """What each row tells, from its tokens: the needles in any order, the segment, or the tokens to copy."""
-    found = []
+    results = []
     for row, spans in enumerate(rows.needles.tolist()):
         needles = [tuple(rows.tokens[row, start:end].tolist()) for start, end in spans if end]
-        found.append(tuple(needles) if name in ("selective_copy", "variable_tracking") else frozenset(needles))
-    return found
+        results.append(tuple(needles) if name in ("selective_copy", "variable_tracking") else frozenset(needles))
+    return results
 
 
 @pytest.mark.parametrize("name", [name for name in tasks.TASKS if name not in UUIDS])
@@ -36,8 +36,8 @@ def test_no_row_is_on_both_sides(name):
         for stage in range(2):
             trained |= set(told(name, task.rows(Draw(seed, stage), 0, 250, length=length, vary=True)))
         # Another length, another depth, and as many needles as evaluation asks.
-        asked = {"depth": None if task.all_depths else 0.5}
-        kept |= set(told(name, task.rows(Draw(seed, held_out=True), 0, 120, length=length + 9, **asked)))
+        requested = {"depth": None if task.all_depths else 0.5}
+        kept |= set(told(name, task.rows(Draw(seed, held_out=True), 0, 120, length=length + 9, **requested)))
         kept |= set(told(name, task.rows(Draw(seed, held_out=True), 0, 120, length=length, vary=True)))
     assert trained and kept and not trained & kept
 

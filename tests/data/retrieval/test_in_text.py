@@ -70,8 +70,8 @@ def rows_of(case):
     task = made(case["name"], case["kind"], haystack=case["haystack"], **shared)
     length = task.shortest() + case["extra"]
     draw = Draw(case["seed"], held_out=case["held_out"])
-    asked = {"depth": case["depth"], "vary": case["vary"]}
-    return task.rows(draw, case["first"], 2, length=length, **asked), length
+    requested = {"depth": case["depth"], "vary": case["vary"]}
+    return task.rows(draw, case["first"], 2, length=length, **requested), length
 
 
 @pytest.mark.parametrize("name", tasks.IN_TEXT)
@@ -88,36 +88,36 @@ def test_a_row_says_what_the_task_says(name, case):
     for row, tokens in enumerate(rows.tokens):
         whole = decode(tokens)
         prompt, answered = decode(tokens[: rows.prompts[row]]), decode(tokens[rows.prompts[row] :])
-        asked = re.search(f"({question})$", prompt, re.DOTALL)
-        assert asked, prompt
-        told = re.findall(needle, prompt)
-        wanted = expected(case["name"], told, asked.groups()[-1])
-        assert list(rows.references[row]) == wanted, whole
-        assert re.split(r",? |,", answered.strip()) == wanted
-        haystack = prompt[: asked.start()]
-        for answer in wanted:
+        requested = re.search(f"({question})$", prompt, re.DOTALL)
+        assert requested, prompt
+        message = re.findall(needle, prompt)
+        required = expected(case["name"], message, requested.groups()[-1])
+        assert list(rows.references[row]) == required, whole
+        assert re.split(r",? |,", answered.strip()) == required
+        haystack = prompt[: requested.start()]
+        for answer in required:
             once = haystack.count(answer)
-            assert once == 1 + (case["name"] == "variable_tracking" and answer != wanted[-1])
+            assert once == 1 + (case["name"] == "variable_tracking" and answer != required[-1])
         check_spans(case, rows, row, decode, needle)
 
 
-def expected(name: str, told: list[tuple[str, str]], asked: str) -> list[str]:
+def expected(name: str, message: list[tuple[str, str]], requested: str) -> list[str]:
     """What the row's needles answer to its question."""
     if name == "passkey":
-        (key,) = told
+        (key,) = message
         return [key[1]]
     if name == "variable_tracking":
-        names, found = dict(told), []
+        names, result = dict(message), []
         for variable in names:
             value = names[variable]
             while value in names:
                 value = names[value]
-            if value == asked:
-                found.append(variable)
-        assert all([variable for variable, _ in told].count(name) == 1 for name in found)
-        return found
-    keys = re.findall(r"[0-9a-z-]+", re.sub(r",? and ", " ", asked))
-    by_key = {key: [value for other, value in told if other == key] for key in keys}
+            if value == requested:
+                result.append(variable)
+        assert all([variable for variable, _ in message].count(name) == 1 for name in result)
+        return result
+    keys = re.findall(r"[0-9a-z-]+", re.sub(r",? and ", " ", requested))
+    by_key = {key: [value for other, value in message if other == key] for key in keys}
     assert all(by_key.values())
     if name == "niah_multivalue":
         assert len(keys) == 1
@@ -148,18 +148,18 @@ def check_spans(case, rows, row, decode, needle):
     before = {}
     for start, _ in spans:
         before[start] = start - begin - sum(e - s for s, e in spans if e <= start)
-    asked = []
+    requested = []
     for answer, (start, end) in enumerate(rows.spans[row][: len(rows.references[row])].tolist()):
         piece = tokens[start:end].tolist()
         (home,) = [s for s, e in spans if holds(tokens[s:e].tolist(), piece, case["name"])]
         assert rows.depths[row, answer] == pytest.approx(before[home] / room if room else 0.0)
-        asked.append(before[home])
+        requested.append(before[home])
     if case["depth"] is not None:
         if tasks.haystack(case["name"], case["haystack"]) == "distractors":
             size = max((e - s for s, e in spans), default=0)
-            assert min(abs(place - case["depth"] * room) for place in asked) <= size + room % size
+            assert min(abs(place - case["depth"] * room) for place in requested) <= size + room % size
         else:
-            assert round(case["depth"] * room) in asked, "exact to the token"
+            assert round(case["depth"] * room) in requested, "exact to the token"
     assert rows.scored[row].tolist() == (np.arange(len(tokens)) >= rows.prompts[row]).tolist()
 
 
@@ -206,8 +206,8 @@ def test_the_seed_fixes_every_byte_whoever_draws(name):
 
 def test_the_same_needles_at_every_length_and_depth():
     task, draw = made("niah_single_1"), Draw(0, held_out=True)
-    told = {task.rows(draw, 0, 8, length=n, depth=d).references for n, d in ((500, 0.0), (900, 0.5), (3000, 1.0))}
-    assert len(told) == 1
+    messages = {task.rows(draw, 0, 8, length=n, depth=d).references for n, d in ((500, 0.0), (900, 0.5), (3000, 1.0))}
+    assert len(messages) == 1
 
 
 def test_the_number_of_needles_is_uniform_in_training():
@@ -226,10 +226,10 @@ def test_haystacks_are_what_they_say():
     stretches = [stretch[: stretch.index(" One of")] for stretch in stretches]
     assert len(set(stretches)) == 4 and all(stretch in TEXT + TEXT for stretch in stretches)
     full = made("niah_multikey_2").rows(Draw(0), 0, 1, length=2000, depth=0.5)
-    found = re.findall(
+    result = re.findall(
         r" One of the special magic numbers for (\S+) is: (\d+)\.", tokenizer("byte").decode(full.tokens[0])
     )
-    assert len(found) >= 25 and len(dict(found)) == len(found)
+    assert len(result) >= 25 and len(dict(result)) == len(result)
 
 
 def test_distractors_never_say_what_is_asked():
@@ -244,8 +244,8 @@ def test_distractors_never_say_what_is_asked():
     chain = made("variable_tracking", form="short", letters=1, digits=2, haystack="distractors", needles=2)
     for tokens in chain.rows(Draw(0), 0, 40, length=300).tokens:
         names = re.findall(r"#([A-Z])=", tokenizer("byte").decode(tokens))
-        asked = re.search(r":(.),(.),(.)$", tokenizer("byte").decode(tokens))
-        assert all(names.count(name) == 1 for name in asked.groups())
+        requested = re.search(r":(.),(.),(.)$", tokenizer("byte").decode(tokens))
+        assert all(names.count(name) == 1 for name in requested.groups())
 
 
 def test_keys_of_words_are_all_different_and_equally_long():

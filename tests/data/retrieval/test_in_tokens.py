@@ -112,10 +112,10 @@ def test_selective_copy(setting):
     for row, tokens in enumerate(rows.tokens.tolist()):
         m = int(rows.pairs[row])
         assert tokens.count(1) == 1 and tokens[-m - 1] == 1, "one mark, before the answer"
-        told = [(place, token) for place, token in enumerate(tokens[: -m - 1]) if token]
-        assert [token for _, token in told] == tokens[-m:]
-        assert rows.needles[row, :m].tolist() == [[place, place + 1] for place, _ in told]
-        assert rows.depths[row, :m] == pytest.approx([place / max(len(tokens) - m - 2, 1) for place, _ in told])
+        messages = [(place, token) for place, token in enumerate(tokens[: -m - 1]) if token]
+        assert [token for _, token in messages] == tokens[-m:]
+        assert rows.needles[row, :m].tolist() == [[place, place + 1] for place, _ in messages]
+        assert rows.depths[row, :m] == pytest.approx([place / max(len(tokens) - m - 2, 1) for place, _ in messages])
 
 
 def test_places_of_selective_copy_are_anywhere():

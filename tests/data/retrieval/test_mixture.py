@@ -63,27 +63,27 @@ def open_stream(texts, **overrides) -> pipeline.TrainStream:
 
 
 def take(stream, count):
-    found = list(itertools.islice(stream, count))
+    result = list(itertools.islice(stream, count))
     stream.close()
-    return found
+    return result
 
 
 @pytest.mark.parametrize("packing", ["contiguous", "segments"])
 def test_resumed_anywhere_it_goes_on_the_same(texts, packing):
     stream = open_stream(texts, **MIXED, data__packing=packing)
-    found, states = [], [stream.get_state()]
+    result, states = [], [stream.get_state()]
     for _ in range(12):
-        found.append(next(stream))
+        result.append(next(stream))
         states.append(json.loads(json.dumps(stream.get_state())))
     stream.close()
-    assert len({batch["tokens"].tobytes() for batch in found}) == 12, "fresh at every step"
-    assert [batch["tokens"].shape for batch in found] == [(9, 95)] * 3 + [(7, 127)] * 3 + [(16, 255)] * 6
+    assert len({batch["tokens"].tobytes() for batch in result}) == 12, "fresh at every step"
+    assert [batch["tokens"].shape for batch in result] == [(9, 95)] * 3 + [(7, 127)] * 3 + [(16, 255)] * 6
     for point in (2, 3, 5, 9):
         fresh = open_stream(texts, **MIXED, data__packing=packing, data__prefetch=0)
         fresh.set_state(states[point])
-        assert all(same(*pair) for pair in zip(take(fresh, 3), found[point:], strict=False))
+        assert all(same(*pair) for pair in zip(take(fresh, 3), result[point:], strict=False))
     if packing == "segments":
-        assert all((batch["segments"] > 0).any() for batch in found)
+        assert all((batch["segments"] > 0).any() for batch in result)
 
 
 def test_workers_change_nothing(texts):
@@ -101,10 +101,10 @@ def test_another_stage_of_the_same_setting_draws_other_rows(texts, name):
 
 
 def test_the_curriculum_grows_needles_and_pairs(texts):
-    found = take(open_stream(texts, **MIXED), 6)
-    text = "\n".join(bytes(row.astype(np.uint8)).decode(errors="replace") for row in found[0]["tokens"][:6])
+    result = take(open_stream(texts, **MIXED), 6)
+    text = "\n".join(bytes(row.astype(np.uint8)).decode(errors="replace") for row in result[0]["tokens"][:6])
     assert len(re.findall(r"#[a-z]{3}=\d{3};", text)) == 3 + 3, "one pass key a row, one needle a row"
-    bare = [row[row < 64] for batch in found[:3] for row in batch["tokens"][6:]]
+    bare = [row[row < 64] for batch in result[:3] for row in batch["tokens"][6:]]
     assert max((row >= 32).sum() for row in bare) == 4, "two pairs at most: two values told, two answered"
 
 
@@ -164,10 +164,10 @@ def test_the_run_is_known_by_its_tasks(texts):
         {"data__retrieval__digits": 3},
         {"data__retrieval__haystack": "noise"},
     ]
-    found = [alone] + [known(**needles, **case) for case in cases]
-    found.append(known(data__weights__mqar_gaps=1.0))
-    found.append(known(data__weights__mqar_gaps=1.0, data__mqar__power=1.0))
-    assert len({one["fingerprint"] for one in found}) == len(found)
+    result = [alone] + [known(**needles, **case) for case in cases]
+    result.append(known(data__weights__mqar_gaps=1.0))
+    result.append(known(data__weights__mqar_gaps=1.0, data__mqar__power=1.0))
+    assert len({one["fingerprint"] for one in result}) == len(result)
     assert known(data__retrieval__needles=2)["fingerprint"] == alone["fingerprint"], "not trained on"
 
 

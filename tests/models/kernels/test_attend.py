@@ -129,9 +129,9 @@ def test_bias_of_a_module_inside_a_scan_over_layers(wrap: Any) -> None:
         return jnp.sum(jax.lax.scan(layer, q, jnp.asarray([0.5, 0.7]))[0] ** 2)
 
     gradient = jax.jit(jax.grad(loss), static_argnums=1)
-    found, wanted = (jax.tree.leaves(gradient(params, kernel))[0] for kernel in ("blocked", "reference"))
-    assert np.abs(wanted).min() > 1e-3
-    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    result, expected = (jax.tree.leaves(gradient(params, kernel))[0] for kernel in ("blocked", "reference"))
+    assert np.abs(expected).min() > 1e-3
+    np.testing.assert_allclose(result, expected, rtol=1e-4)
 
 
 def test_a_bias_function_is_read_anew_at_each_call() -> None:

@@ -16,7 +16,7 @@ TPU: dict[str, Any] = {**GPU, "platform": "tpu"}
 
 
 @pytest.mark.parametrize(
-    ("asked", "core"),
+    ("requested", "core"),
     [
         (CPU, "blocked"),
         ({**CPU, "q_len": 1}, "reference"),
@@ -50,8 +50,8 @@ TPU: dict[str, Any] = {**GPU, "platform": "tpu"}
         ({**TPU, "q_len": 1}, "reference"),
     ],
 )
-def test_auto(asked: dict[str, Any], core: str) -> None:
-    assert choose("auto", **asked) == core
+def test_auto(requested: dict[str, Any], core: str) -> None:
+    assert choose("auto", **requested) == core
 
 
 @pytest.mark.parametrize("kernel", ["reference", "blocked", "xla", "cudnn"])
@@ -62,7 +62,7 @@ def test_the_core_named_is_the_core_that_runs(kernel: str) -> None:
 
 @pytest.mark.fault(24)
 @pytest.mark.parametrize(
-    ("kernel", "asked", "words"),
+    ("kernel", "requested", "words"),
     [
         ("xla", {**CPU, "soft_cap": 5.0}, "no soft cap.*reference and blocked"),
         ("cudnn", CPU, "NVIDIA GPUs alone, and this is cpu"),
@@ -84,9 +84,9 @@ def test_the_core_named_is_the_core_that_runs(kernel: str) -> None:
         ("blokced", CPU, "did you mean blocked"),
     ],
 )
-def test_refuses_by_name(kernel: str, asked: dict[str, Any], words: str) -> None:
+def test_refuses_by_name(kernel: str, requested: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=f"model.attention.kernel = '{kernel}'.*{words}"):
-        choose(kernel, **asked)
+        choose(kernel, **requested)
 
 
 def test_attend_refuses_too() -> None:
@@ -122,17 +122,17 @@ def cudnn_call(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
     shape = jax.ShapeDtypeStruct((2, 6, 4, 16), jnp.bfloat16)
     function = jax.jit(lambda q, k, v: attend(q, k, v, kernel="cudnn", platform="gpu", **options))
-    found: list[Any] = []
+    results: list[Any] = []
 
     def visit(jaxpr: Any) -> None:
         for equation in jaxpr.eqns:
             if equation.primitive.name.startswith("dot_product_attention"):
-                found.append(equation)
+                results.append(equation)
             for inner in jax.extend.core.jaxprs_in_params(equation.params):
                 visit(inner)
 
     visit(function.trace(shape, shape, shape).jaxpr.jaxpr)
-    (equation,) = found
+    (equation,) = results
     return [x.aval.shape for x in equation.invars], equation.params
 
 

@@ -50,15 +50,15 @@ def test_equals_the_definition(case: str, core: str) -> None:
     if core == "xla" and CASES[case].soft_cap is not None:
         pytest.skip("jax.nn has no soft cap")
     arrays = CASES[case].arrays()
-    wanted = oracle.attention(CASES[case], **arrays)
-    found = run(CORES[core], CASES[case], arrays)
-    for name, right, got in zip(wanted._fields, wanted, found, strict=True):
+    expected = oracle.attention(CASES[case], **arrays)
+    result = run(CORES[core], CASES[case], arrays)
+    for name, right, got in zip(expected._fields, expected, result, strict=True):
         np.testing.assert_allclose(got, right, rtol=5e-5, atol=5e-5, err_msg=name)
     mask = CASES[case].mask()
     hidden = ~mask.any(2)
-    assert not np.asarray(found.out)[hidden].any() and not np.asarray(found.dq)[hidden].any()
+    assert not np.asarray(result.out)[hidden].any() and not np.asarray(result.dq)[hidden].any()
     unseen = ~mask.any(1)
-    assert not np.asarray(found.dk)[unseen].any() and not np.asarray(found.dv)[unseen].any()
+    assert not np.asarray(result.dk)[unseen].any() and not np.asarray(result.dv)[unseen].any()
 
 
 @pytest.mark.parametrize("core", CORES)
@@ -68,10 +68,10 @@ def test_bfloat16_rounds_the_ends_and_not_the_middle(core: str) -> None:
         name: np.asarray(jnp.asarray(x, jnp.float32 if name in ("slope", "sinks") else jnp.bfloat16), np.float64)
         for name, x in case.arrays().items()
     }
-    wanted = oracle.attention(case, **arrays)
-    found = run(CORES[core], case, arrays, jnp.bfloat16)
-    assert found.out.dtype == found.dq.dtype == found.dk.dtype == found.dv.dtype == jnp.bfloat16
-    for name, right, got in zip(wanted._fields, wanted, found, strict=True):
+    expected = oracle.attention(case, **arrays)
+    result = run(CORES[core], case, arrays, jnp.bfloat16)
+    assert result.out.dtype == result.dq.dtype == result.dk.dtype == result.dv.dtype == jnp.bfloat16
+    for name, right, got in zip(expected._fields, expected, result, strict=True):
         error = np.abs(np.asarray(got, np.float64) - right).max() / np.abs(right).max()
         assert error < 2**-6, (name, error)  # four times the rounding of the result itself
 

@@ -32,9 +32,11 @@ QUICK = {("window, cap", "splash"), ("documents", "flash"), ("left padding", "sp
 
 
 def needs(case: Case, **changes: Any) -> dict[str, Any]:
-    asked = dict(platform="tpu", dtype=jnp.float32, head_dim=case.K, q_len=case.T, kv_len=case.S, batch=case.B)
-    asked |= dict(bias=case.bias, soft_cap=case.soft_cap, sinks=case.sinks, window=case.window, aligned=case.aligned)
-    return asked | dict(segments=case.q_segments is not None, positions=case.q_positions is not None) | changes
+    requested = dict(platform="tpu", dtype=jnp.float32, head_dim=case.K, q_len=case.T, kv_len=case.S, batch=case.B)
+    requested |= dict(
+        bias=case.bias, soft_cap=case.soft_cap, sinks=case.sinks, window=case.window, aligned=case.aligned
+    )
+    return requested | dict(segments=case.q_segments is not None, positions=case.q_positions is not None) | changes
 
 
 def serves(core: str, case: Case) -> bool:
@@ -55,13 +57,13 @@ def cases() -> Iterator[Any]:
 def test_equals_the_definition(name: str, core: str) -> None:
     case = {**CASES, **MORE}[name]
     arrays = case.arrays()
-    wanted = oracle.attention(case, **arrays)
+    expected = oracle.attention(case, **arrays)
     with kernels.interpreting():
-        found = run(CORES[core], case, arrays)
-    for part, right, got in zip(wanted._fields, wanted, found, strict=True):
+        result = run(CORES[core], case, arrays)
+    for part, right, got in zip(expected._fields, expected, result, strict=True):
         np.testing.assert_allclose(got, right, rtol=5e-5, atol=5e-5, err_msg=part)
     hidden = ~case.mask().any(2)
-    assert not np.asarray(found.out)[hidden].any() and not np.asarray(found.dq)[hidden].any()
+    assert not np.asarray(result.out)[hidden].any() and not np.asarray(result.dq)[hidden].any()
 
 
 @pytest.mark.slow
@@ -69,10 +71,10 @@ def test_equals_the_definition(name: str, core: str) -> None:
 def test_bfloat16_rounds_the_ends_and_not_the_middle(core: str) -> None:
     case = Case(K=16, scale=0.3)
     arrays = {name: np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64) for name, x in case.arrays().items()}
-    wanted = oracle.attention(case, **arrays)
+    expected = oracle.attention(case, **arrays)
     with kernels.interpreting():
-        found = run(CORES[core], case, arrays, jnp.bfloat16)
-    for part, right, got in list(zip(wanted._fields, wanted, found, strict=True))[:4]:
+        result = run(CORES[core], case, arrays, jnp.bfloat16)
+    for part, right, got in list(zip(expected._fields, expected, result, strict=True))[:4]:
         assert got.dtype == jnp.bfloat16
         assert np.abs(np.asarray(got, np.float64) - right).max() / np.abs(right).max() < 2**-6, part
 

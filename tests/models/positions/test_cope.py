@@ -49,19 +49,19 @@ def inputs(rows: int = 1, length: int = 7) -> tuple[jax.Array, jax.Array, jax.Ar
 def test_equals_the_papers_equations(rows: int, window: int | None) -> None:
     cope = scheme(rows)
     q, k, v = inputs()
-    found = kernels.attend(q, k, v, scores=cope.scores(), window=window)
-    wanted = by_loops(
+    result = kernels.attend(q, k, v, scores=cope.scores(), window=window)
+    expected = by_loops(
         *(np.asarray(x[0], np.float64) for x in (q, k, v)), np.asarray(cope.table[...], np.float64), window
     )
-    np.testing.assert_allclose(found[0], wanted, atol=2e-5)
+    np.testing.assert_allclose(result[0], expected, atol=2e-5)
 
 
 def test_counts_in_the_order_of_positions_whatever_the_slots() -> None:
     cope = scheme()
     q, k, v = inputs(rows=2)
-    wanted = kernels.attend(q, k, v, scores=cope.scores())[:, -2:]
+    expected = kernels.attend(q, k, v, scores=cope.scores())[:, -2:]
     order = np.array([4, 6, 0, 5, 2, 1, 3])
-    found = kernels.attend(
+    result = kernels.attend(
         q[:, -2:],
         k[:, order],
         v[:, order],
@@ -70,7 +70,7 @@ def test_counts_in_the_order_of_positions_whatever_the_slots() -> None:
         kv_positions=jnp.asarray(order)[None],
         aligned=False,
     )
-    np.testing.assert_allclose(found, wanted, atol=2e-6)
+    np.testing.assert_allclose(result, expected, atol=2e-6)
 
 
 def test_other_documents_are_not_counted() -> None:
@@ -97,12 +97,12 @@ def test_starts_as_no_positions_and_learns() -> None:
 
 
 def test_only_reference_serves_it() -> None:
-    asked = dict(platform="cpu", dtype=jnp.float32, head_dim=8, q_len=8, kv_len=8)
-    assert kernels.choose("auto", scores=True, **asked) == "reference"
-    assert kernels.choose("reference", scores=True, **asked) == "reference"
+    requested = dict(platform="cpu", dtype=jnp.float32, head_dim=8, q_len=8, kv_len=8)
+    assert kernels.choose("auto", scores=True, **requested) == "reference"
+    assert kernels.choose("reference", scores=True, **requested) == "reference"
     for kernel in ("blocked", "xla", "cudnn"):
         with pytest.raises(ConfigError, match=f"kernel = '{kernel}'.*CoPE"):
-            kernels.choose(kernel, scores=True, **asked)
+            kernels.choose(kernel, scores=True, **requested)
         with pytest.raises(ConfigError, match=f"model.attention.kernel = '{kernel}': CoPE"):
             tiny(position__kind="cope", attention__kernel=kernel)
     config = tiny(position__pattern=("cope", "rope"))

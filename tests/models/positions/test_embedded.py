@@ -22,20 +22,20 @@ def learned() -> Scheme:
 
 
 def test_sinusoidal_by_the_formula() -> None:
-    found = np.asarray(Sinusoidal().embed(ZEROS))
+    result = np.asarray(Sinusoidal().embed(ZEROS))
     for p in range(5):
         for i in range(8):
             angle = p / 10000 ** (2 * i / 16)
-            assert found[0, p, 2 * i] == pytest.approx(np.sin(angle), abs=1e-6)
-            assert found[0, p, 2 * i + 1] == pytest.approx(np.cos(angle), abs=1e-6)
+            assert result[0, p, 2 * i] == pytest.approx(np.sin(angle), abs=1e-6)
+            assert result[0, p, 2 * i + 1] == pytest.approx(np.cos(angle), abs=1e-6)
 
 
 def test_sinusoidal_of_odd_width_and_in_bfloat16() -> None:
-    found = Sinusoidal().embed(jnp.zeros((1, 1, 5), jnp.bfloat16), jnp.asarray([[4095]]))
+    result = Sinusoidal().embed(jnp.zeros((1, 1, 5), jnp.bfloat16), jnp.asarray([[4095]]))
     angles = 4095 / 10000 ** (2 * np.arange(3) / 5)
-    wanted = np.stack([np.sin(angles), np.cos(angles)], -1).ravel()[:5]
-    assert found.dtype == jnp.bfloat16
-    np.testing.assert_allclose(np.ravel(found).astype(float), wanted, atol=5e-3)
+    expected = np.stack([np.sin(angles), np.cos(angles)], -1).ravel()[:5]
+    assert result.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.ravel(result).astype(float), expected, atol=5e-3)
 
 
 @pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
@@ -58,9 +58,9 @@ def test_learned_refuses_lengths_beyond_its_rows() -> None:
 
 
 def test_learned_makes_up_no_rows_for_traced_positions() -> None:
-    found = jax.jit(learned().embed)(ZEROS, jnp.asarray([[0, 15, 16, -1, 99]]))
-    np.testing.assert_array_equal(np.isnan(found).all(-1), [[False, False, True, True, True]])
-    assert np.isfinite(found[:, :2]).all()
+    result = jax.jit(learned().embed)(ZEROS, jnp.asarray([[0, 15, 16, -1, 99]]))
+    np.testing.assert_array_equal(np.isnan(result).all(-1), [[False, False, True, True, True]])
+    assert np.isfinite(result[:, :2]).all()
 
 
 def test_each_scheme_says_where_it_acts() -> None:

@@ -21,7 +21,7 @@ def scheme(**changes: float) -> Fire:
 def test_formula(threshold: float) -> None:
     fire = scheme(threshold=threshold)
     queries, keys = np.array([0, 3, 9, 900]), np.array([0, 1, 9, 880])
-    found = np.asarray(fire.layer(1).bias()(jnp.asarray([queries]), jnp.asarray([keys])))
+    result = np.asarray(fire.layer(1).bias()(jnp.asarray([queries]), jnp.asarray([keys])))
 
     def of(parameter: nnx.Param) -> np.ndarray:
         return np.asarray(parameter[...], np.float64)[1]
@@ -31,8 +31,8 @@ def test_formula(threshold: float) -> None:
         for s, j in enumerate(keys):
             x = np.log(c * abs(i - j) + 1) / np.log(c * max(i, limit) + 1)
             hidden = np.maximum(x * of(fire.hidden) + of(fire.hidden_bias), 0)
-            wanted = hidden @ of(fire.out) + of(fire.out_bias)
-            np.testing.assert_allclose(found[0, :, t, s], wanted, rtol=2e-5, atol=1e-5)
+            expected = hidden @ of(fire.out) + of(fire.out_bias)
+            np.testing.assert_allclose(result[0, :, t, s], expected, rtol=2e-5, atol=1e-5)
 
 
 def test_starts_as_configured_with_bends_within_reach() -> None:

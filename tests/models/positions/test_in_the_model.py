@@ -84,8 +84,8 @@ def test_decoding_token_by_token_equals_the_forward(case: str) -> None:
         # The prompt was read at its own length, and so was each token after it: row 0 crosses 6 first, row 1 later.
         for end in (5, 7, 8, 11):
             there = (jnp.arange(11) < end).astype(jnp.int32) * segments
-            wanted = forward(ids, places * there, there)[:, end - 1]
-            np.testing.assert_allclose(got[:, end - 1], wanted, atol=2e-5)
+            expected = forward(ids, places * there, there)[:, end - 1]
+            np.testing.assert_allclose(got[:, end - 1], expected, atol=2e-5)
     else:
         np.testing.assert_allclose(got * real, forward(ids, places, segments) * real, atol=2e-5)
 
@@ -166,8 +166,8 @@ def test_arms_share_first_values_whatever_their_positions() -> None:
 
     plain = first("none")
     for case in BOTH:
-        found = first(case)
-        assert all((found[name] == leaf).all() for name, leaf in plain.items())
+        result = first(case)
+        assert all((result[name] == leaf).all() for name, leaf in plain.items())
     for case in ("fire", "kerple_log"):
         deep, shallow = first(case), first(case, 2)
         assert all((deep[name][:2] == leaf).all() for name, leaf in shallow.items() if "schemes" in name)
@@ -189,10 +189,10 @@ def test_positions_are_float32_also_where_the_model_is_bfloat16(case: str) -> No
         assert len(np.unique(np.asarray(bias)[0, 0, 3])) == 4
         return
     x = jnp.ones((1, 4, 1, 4), jnp.bfloat16)
-    turned = scheme.rotate(x, at, jnp.full((1, 4), 100_000))
-    assert turned.dtype == jnp.bfloat16
+    rotated = scheme.rotate(x, at, jnp.full((1, 4), 100_000))
+    assert rotated.dtype == jnp.bfloat16
     frequencies = {"rope": [1, 0.01], "p_rope": [1, 0.01], "longrope": [1 / 1.5, 0.0025]}[case]
     factor = np.sqrt(1 + np.log(2) / np.log(6)) if case == "longrope" else 1.0
     angle = np.asarray(at)[0, :, None] * np.array(frequencies, np.float64)
-    wanted = factor * np.concatenate([np.cos(angle) - np.sin(angle), np.cos(angle) + np.sin(angle)], -1)
-    np.testing.assert_allclose(np.asarray(turned[0, :, 0], np.float32), wanted, atol=0.03)
+    expected = factor * np.concatenate([np.cos(angle) - np.sin(angle), np.cos(angle) + np.sin(angle)], -1)
+    np.testing.assert_allclose(np.asarray(rotated[0, :, 0], np.float32), expected, atol=0.03)

@@ -12,9 +12,9 @@ KINDS = ("kerple_log", "kerple_power")
 
 
 def scheme(kind: str, layers: int = 3) -> Kerple:
-    found = positions.build(tiny(position__kind=kind, num_layers=layers), rngs=nnx.Rngs(0))
-    assert isinstance(found, Kerple)
-    return found
+    result = positions.build(tiny(position__kind=kind, num_layers=layers), rngs=nnx.Rngs(0))
+    assert isinstance(result, Kerple)
+    return result
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -23,13 +23,13 @@ def test_formula(kind: str) -> None:
     for layer in range(3):
         one = kerple.layer(layer)
         r1, r2 = (np.maximum(np.asarray(p[...], np.float64)[layer], 0.01) for p in (kerple.bias_r1, kerple.bias_r2))
-        found = np.asarray(one.bias()(jnp.asarray([[5, 70]]), jnp.asarray([[0, 5, 69]])))
+        result = np.asarray(one.bias()(jnp.asarray([[5, 70]]), jnp.asarray([[0, 5, 69]])))
         for h in range(4):
             for t, i in enumerate((5, 70)):
                 for s, j in enumerate((0, 5, 69)):
                     d = abs(i - j)
-                    wanted = -r1[h] * np.log(1 + r2[h] * d) if kind == "kerple_log" else -r1[h] * d ** r2[h]
-                    assert found[0, h, t, s] == pytest.approx(wanted, rel=1e-5, abs=1e-7)
+                    expected = -r1[h] * np.log(1 + r2[h] * d) if kind == "kerple_log" else -r1[h] * d ** r2[h]
+                    assert result[0, h, t, s] == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
 @pytest.mark.parametrize(("kind", "most"), [("kerple_log", (2, 1)), ("kerple_power", (1, 2))])

@@ -9,30 +9,30 @@ from tests.models.common import normal, tiny
 
 
 def scheme(**changes: object) -> PRope:
-    found = positions.build(tiny(position__kind="p_rope", **{"head_dim": 8, **changes}))
-    assert isinstance(found, PRope)
-    return found
+    result = positions.build(tiny(position__kind="p_rope", **{"head_dim": 8, **changes}))
+    assert isinstance(result, PRope)
+    return result
 
 
 @pytest.mark.parametrize(
-    ("fraction", "wanted"),
+    ("fraction", "expected"),
     [(0.5, [1, 0.1, 0, 0]), (0.75, [1, 0.1, 0.01, 0]), (1.0, [1, 0.1, 0.01, 0.001]), (0.3, [1, 0, 0, 0])],
 )
-def test_frequencies(fraction: float, wanted: list[float]) -> None:
+def test_frequencies(fraction: float, expected: list[float]) -> None:
     p_rope = scheme(position__rope__fraction=fraction)
     cos, sin = p_rope.cos_sin(jnp.ones((1, 1), jnp.int32))
-    np.testing.assert_allclose(np.arctan2(sin, cos)[0, 0], wanted, rtol=1e-5)
+    np.testing.assert_allclose(np.arctan2(sin, cos)[0, 0], expected, rtol=1e-5)
 
 
 def test_pairs_span_the_whole_head_unlike_partial_rotary() -> None:
     x = normal((1, 5, 2, 8))
-    turned = np.asarray(scheme(position__rope__fraction=0.5).rotate(x))
+    rotated = np.asarray(scheme(position__rope__fraction=0.5).rotate(x))
     angle = np.arange(5)[:, None] * np.array([1, 0.1, 0, 0])
     pairs = (np.asarray(x)[..., :4] + 1j * np.asarray(x)[..., 4:]) * np.exp(1j * angle)[None, :, None]
-    np.testing.assert_allclose(turned, np.concatenate([pairs.real, pairs.imag], -1), atol=1e-5)
+    np.testing.assert_allclose(rotated, np.concatenate([pairs.real, pairs.imag], -1), atol=1e-5)
     partial = positions.build(tiny(head_dim=8, position__rope__fraction=0.5)).rotate(x)
     np.testing.assert_array_equal(partial[..., 4:], x[..., 4:])
-    assert np.abs(turned[0, 1:, :, 4:6] - np.asarray(x)[0, 1:, :, 4:6]).max() > 0.1
+    assert np.abs(rotated[0, 1:, :, 4:6] - np.asarray(x)[0, 1:, :, 4:6]).max() > 0.1
     whole = positions.build(tiny(head_dim=8)).rotate(x)
     np.testing.assert_allclose(scheme(position__rope__fraction=1.0).rotate(x), whole, atol=1e-6)
 

@@ -47,9 +47,9 @@ def test_partial_rotary_keeps_the_rest_and_divides_by_r() -> None:
     assert scheme.rotary_dim == 4
     np.testing.assert_allclose(scheme.scaling.frequencies(scheme.theta, 4)[0], [1, 0.01], rtol=1e-6)
     x = normal((1, 5, 1, 8))
-    turned = scheme.rotate(x)
-    np.testing.assert_array_equal(turned[..., 4:], x[..., 4:])
-    np.testing.assert_array_equal(turned[..., :4], rope(4).rotate(x[..., :4]))
+    rotated = scheme.rotate(x)
+    np.testing.assert_array_equal(rotated[..., 4:], x[..., 4:])
+    np.testing.assert_array_equal(rotated[..., :4], rope(4).rotate(x[..., :4]))
 
 
 def test_rotary_width_rounds_down() -> None:
@@ -62,9 +62,9 @@ def test_rotary_width_rounds_down() -> None:
 def test_angles_are_float32_in_bfloat16(position: int) -> None:
     """Fault 1: bfloat16 makes 257 into 256 and 4095 into 4096: cos(4095) = -.0660, cos(4096) = .8040."""
     x = jnp.asarray([1.0, 0.0], jnp.bfloat16).reshape(1, 1, 1, 2)
-    turned = rope(2).rotate(x, jnp.full((1, 1), position))
-    assert turned.dtype == jnp.bfloat16
-    np.testing.assert_allclose(np.ravel(turned).astype(float), [np.cos(position), np.sin(position)], atol=2**-8)
+    rotated = rope(2).rotate(x, jnp.full((1, 1), position))
+    assert rotated.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.ravel(rotated).astype(float), [np.cos(position), np.sin(position)], atol=2**-8)
 
 
 def test_no_positions_are_row_numbers_and_rows_may_differ() -> None:
@@ -100,9 +100,9 @@ def test_the_gradient_is_that_of_the_matrix(pairing: str) -> None:
     rope = Rope(theta=100.0, rotary_dim=6, pairing=pairing, scaling=Scaling())
     positions = jnp.asarray([[3, 17]])
     columns = jnp.eye(8).reshape(8, 1, 1, 1, 8)
-    turned = jax.vmap(lambda x: rope.rotate(jnp.broadcast_to(x, (1, 2, 1, 8)), positions))(columns)
+    rotated = jax.vmap(lambda x: rope.rotate(jnp.broadcast_to(x, (1, 2, 1, 8)), positions))(columns)
     d_out = normal((1, 2, 1, 8), 1)
     d_x = jax.vjp(lambda x: rope.rotate(x, positions), normal((1, 2, 1, 8), 0))[1](d_out)[0]
     np.testing.assert_allclose(
-        d_x[0, :, 0], jnp.einsum("xathj,ahtj->tx", turned, d_out.swapaxes(1, 2)), rtol=1e-5, atol=1e-6
+        d_x[0, :, 0], jnp.einsum("xathj,ahtj->tx", rotated, d_out.swapaxes(1, 2)), rtol=1e-5, atol=1e-6
     )

@@ -35,8 +35,8 @@ def test_the_runs_length_changes_nothing_where_factor_and_original_length_are_gi
 def test_two_thetas_in_one_process_turn_by_their_own() -> None:
     x = np.ones((1, 3, 1, 16), np.float32)
     at = np.arange(3)[None]
-    turned = [np.asarray(rope(model__position__rope__theta=t).rotate(x, at, None)) for t in (1e4, 1e2, 1e4)]
-    assert np.array_equal(turned[0], turned[2]) and not np.allclose(turned[0], turned[1])
+    rotated = [np.asarray(rope(model__position__rope__theta=t).rotate(x, at, None)) for t in (1e4, 1e2, 1e4)]
+    assert np.array_equal(rotated[0], rotated[2]) and not np.allclose(rotated[0], rotated[1])
 
 
 @pytest.mark.fault(4)

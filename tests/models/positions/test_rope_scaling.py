@@ -57,8 +57,8 @@ def test_dynamic_is_plain_to_the_bit_within_the_trained_length(compiled: bool) -
     def scaled(lengths: Any) -> Any:
         return scaling.frequencies(1e4, 128, lengths)[0]
 
-    found = (jax.jit(scaled) if compiled else scaled)(lengths)
-    np.testing.assert_array_equal(np.asarray(found), np.broadcast_to(PLAIN, (1, 5, 64)))
+    result = (jax.jit(scaled) if compiled else scaled)(lengths)
+    np.testing.assert_array_equal(np.asarray(result), np.broadcast_to(PLAIN, (1, 5, 64)))
 
 
 def test_dynamic_takes_each_sequences_own_length() -> None:
@@ -66,18 +66,18 @@ def test_dynamic_takes_each_sequences_own_length() -> None:
     scheme = Rope(1e4, 8, "half", Scaling("dynamic", 2.0, 4))
     x = normal((1, 12, 1, 8))
     places, segments = jnp.asarray([[*range(9), *range(3)]]), jnp.asarray([[1] * 9 + [2] * 3])
-    turned = scheme.rotate(x, places, positions.sequence_lengths(places, segments))
-    np.testing.assert_allclose(turned[:, :9], scheme.rotate(x[:, :9]), rtol=1e-6)
+    rotated = scheme.rotate(x, places, positions.sequence_lengths(places, segments))
+    np.testing.assert_allclose(rotated[:, :9], scheme.rotate(x[:, :9]), rtol=1e-6)
     plain = dataclasses.replace(scheme, scaling=Scaling())
-    np.testing.assert_allclose(turned[:, 9:], plain.rotate(x[:, 9:]), rtol=1e-6)
-    assert np.abs(turned[:, :9] - plain.rotate(x[:, :9])).max() > 0.1
+    np.testing.assert_allclose(rotated[:, 9:], plain.rotate(x[:, 9:]), rtol=1e-6)
+    assert np.abs(rotated[:, :9] - plain.rotate(x[:, :9])).max() > 0.1
     with pytest.raises(ValueError, match="needs the sequences' lengths"):
         scheme.rotate(x, places)
 
 
 def test_yarn_by_hand() -> None:
-    found = frequencies(8, kind="yarn", factor=4.0, original_length=2048)
-    np.testing.assert_allclose(found, [1, 0.1, 0.00625, 0.00025], rtol=1e-6)
+    result = frequencies(8, kind="yarn", factor=4.0, original_length=2048)
+    np.testing.assert_allclose(result, [1, 0.1, 0.00625, 0.00025], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_llama3_ratios() -> None:
 
 @pytest.mark.parametrize("kind", sorted(set(SCALINGS) - {"longrope"}))
 def test_a_factor_of_one_is_no_scaling(kind: str) -> None:
-    found = frequencies(16, lengths=[7], kind=kind, factor=1.0, original_length=2048)
-    np.testing.assert_allclose(np.ravel(found), Scaling().frequencies(1e4, 16)[0], rtol=1e-6)
+    result = frequencies(16, lengths=[7], kind=kind, factor=1.0, original_length=2048)
+    np.testing.assert_allclose(np.ravel(result), Scaling().frequencies(1e4, 16)[0], rtol=1e-6)
 
 
 def test_evaluation_takes_another_scaling() -> None:
@@ -154,9 +154,9 @@ def test_dynamic_at_a_length_is_ntk_of_another_factor(s: float) -> None:
     assert abs(dynamic(s)[-1] / ntk(s)[-1] - 1) > 0.3  # what comparing both at factor s would have mixed up
 
 
-@pytest.mark.parametrize(("kind", "wanted"), [("linear", 4.0), ("ntk", 4.0), ("yarn", 4.0), ("dynamic", 13.0)])
-def test_the_strength_of_a_scaling_is_the_stretch_of_the_slowest_pair(kind: str, wanted: float) -> None:
+@pytest.mark.parametrize(("kind", "expected"), [("linear", 4.0), ("ntk", 4.0), ("yarn", 4.0), ("dynamic", 13.0)])
+def test_the_strength_of_a_scaling_is_the_stretch_of_the_slowest_pair(kind: str, expected: float) -> None:
     config = with_scaling(tiny(head_dim=8), kind, 4.0, original_length=16)
-    assert stretched.slowest_stretch(config, 64) == pytest.approx(wanted, rel=1e-5)
+    assert stretched.slowest_stretch(config, 64) == pytest.approx(expected, rel=1e-5)
     assert stretched.slowest_stretch(tiny(head_dim=8), 64) == pytest.approx(1.0, rel=1e-6)
     assert stretched.slowest_stretch(tiny(position__kind="alibi"), 64) is None

@@ -27,13 +27,13 @@ def test_bidirectional_buckets() -> None:
 def test_buckets_follow_the_formula(buckets: int, most: int) -> None:
     exact = buckets // 2
     for n in range(most + 5):
-        found = int(buckets_of(np.array([n]), buckets, most)[0])
+        result = int(buckets_of(np.array([n]), buckets, most)[0])
         if n < exact:
-            assert found == n
+            assert result == n
         else:
             wide = math.log(n / exact) / math.log(most / exact) * (buckets - exact)
             # float32 may fall on the other side of a whole number.
-            assert found in {min(exact + math.floor(wide + e), buckets - 1) for e in (-1e-5, 1e-5)}
+            assert result in {min(exact + math.floor(wide + e), buckets - 1) for e in (-1e-5, 1e-5)}
 
 
 def scheme() -> positions.Scheme:
@@ -48,11 +48,11 @@ def test_bias_looks_the_bucket_up_at_any_offset() -> None:
     for offset in (0, 5, 100_000):
         queries = jnp.asarray([[200, 113]]) + offset
         keys = jnp.asarray([[0, 87, 113, 180, 200, 201]]) + offset
-        found = np.asarray(t5.bias()(queries, keys))[0]  # type: ignore[misc]
+        result = np.asarray(t5.bias()(queries, keys))[0]  # type: ignore[misc]
         for row, q in enumerate((200, 113)):
             for column, k in enumerate((0, 87, 113, 180, 200, 201)):
                 bucket = int(buckets_of(np.array([max(q - k, 0)]), 32, 128)[0])
-                np.testing.assert_array_equal(found[:, row, column], table[bucket])
+                np.testing.assert_array_equal(result[:, row, column], table[bucket])
 
 
 def test_gradient_counts_the_pairs_of_each_bucket() -> None:

@@ -30,17 +30,17 @@ def test_multiplies_queries_in_float32_and_keeps_their_dtype() -> None:
     q = jax.random.normal(jax.random.key(0), (2, 5, 3, 4), jnp.bfloat16)
     temperature = Temperature("ministral3", 2, 0.5, nope_only=False)
     factor = 1 + 0.5 * np.log1p(np.arange(5) // 2)
-    found = temperature(q)
-    assert found.dtype == jnp.bfloat16
-    wanted = (np.asarray(q, np.float32) * factor[:, None, None].astype(np.float32)).astype(jnp.bfloat16)
-    np.testing.assert_array_equal(found, wanted)
-    np.testing.assert_array_equal(temperature(q[:, 3:], jnp.asarray([[3, 4]])), wanted[:, 3:])
+    result = temperature(q)
+    assert result.dtype == jnp.bfloat16
+    expected = (np.asarray(q, np.float32) * factor[:, None, None].astype(np.float32)).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(result, expected)
+    np.testing.assert_array_equal(temperature(q[:, 3:], jnp.asarray([[3, 4]])), expected[:, 3:])
 
 
 def test_none_is_none_and_length_defaults_to_the_original() -> None:
     assert positions.temperature_of(tiny()) is None
-    found = positions.temperature_of(tiny(position__temperature__kind="log_n"))
-    assert found == Temperature("log_n", 16, 0.1, nope_only=False)
+    result = positions.temperature_of(tiny(position__temperature__kind="log_n"))
+    assert result == Temperature("log_n", 16, 0.1, nope_only=False)
 
 
 def test_llama4_acts_in_layers_without_positions_alone() -> None:
@@ -59,12 +59,12 @@ def test_in_the_model_queries_alone_get_their_own_factor(layers: str) -> None:
     changes = dict(num_layers=1, position__kind="none", attention__qkv="split")
     heat = dict(position__temperature__kind="ministral3", position__temperature__length=2)
     plain, ids = build(tiny(**changes)), tokens(1, 7)
-    found = run(build(tiny(**changes, **heat, position__temperature__layers=layers)), ids)
+    result = run(build(tiny(**changes, **heat, position__temperature__layers=layers)), ids)
     kernel = plain.blocks.attention.query.kernel
     first = kernel[...]
     for t in range(7):
         kernel[...] = first * (1 + 0.1 * math.log(1 + t // 2))
-        np.testing.assert_allclose(found[:, t], run(plain, ids)[:, t], atol=1e-5)
+        np.testing.assert_allclose(result[:, t], run(plain, ids)[:, t], atol=1e-5)
 
 
 def test_in_the_model_layers_with_positions_stay_as_they_are() -> None:
@@ -72,7 +72,7 @@ def test_in_the_model_layers_with_positions_stay_as_they_are() -> None:
     plain, ids = build(tiny(**changes)), tokens(1, 2)
     at = jnp.asarray([[1000, 1001]])  # 1 + 0.1 ln 501 at both, with an original length of 2
     heat = dict(position__temperature__kind="ministral3", position__temperature__length=2)
-    found = run(build(tiny(**changes, **heat, position__temperature__layers="nope")), ids, at)
+    result = run(build(tiny(**changes, **heat, position__temperature__layers="nope")), ids, at)
     kernel = plain.blocks.attention.query.kernel
     kernel[...] = kernel[...].at[1].multiply(1 + 0.1 * math.log(501))
-    np.testing.assert_allclose(found, run(plain, ids, at), atol=2e-5)
+    np.testing.assert_allclose(result, run(plain, ids, at), atol=2e-5)

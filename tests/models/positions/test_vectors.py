@@ -61,16 +61,16 @@ def test_ntk_by_parts_ramps_in_rotations() -> None:
     theta, r, length, s = 10000.0, 64, 2048, 8.0
     inv_freq, factor = Scaling("ntk_by_parts", s, length).frequencies(theta, r)
     assert factor == 1.0
-    for i, found in enumerate(np.asarray(inv_freq)):
+    for i, result in enumerate(np.asarray(inv_freq)):
         w = theta ** (-2 * i / r)
         rotations = length * w / (2 * np.pi)
         if rotations < 1:
-            wanted = w / s
+            expected = w / s
         elif rotations > 32:
-            wanted = w
+            expected = w
         else:
             share = (rotations - 1) / 31
-            wanted = (1 - share) * w / s + share * w
-        assert found == pytest.approx(wanted, rel=1e-6)
+            expected = (1 - share) * w / s + share * w
+        assert result == pytest.approx(expected, rel=1e-6)
     ramp = np.asarray(inv_freq) * s / theta ** (-2 * np.arange(r // 2) / r)
     assert ramp[0] == pytest.approx(s) and ramp[-1] == pytest.approx(1) and len(set(ramp.round(4))) > 5

@@ -10,14 +10,14 @@ from tests.models.common import normal, tiny
 
 
 def scheme(**changes: object) -> XPos:
-    found = positions.build(tiny(position__kind="xpos", head_dim=8, **changes))
-    assert isinstance(found, XPos)
-    return found
+    result = positions.build(tiny(position__kind="xpos", head_dim=8, **changes))
+    assert isinstance(result, XPos)
+    return result
 
 
 def scores(xpos: XPos, q: jax.Array, k: jax.Array, at: int, back: int) -> np.ndarray:
-    turned = xpos.rotate(q, jnp.full((1, 1), at)), xpos.rotate(k, jnp.full((1, 1), at - back), keys=True)
-    return np.asarray(jnp.einsum("bthk,bthk->h", *turned))
+    rotated = xpos.rotate(q, jnp.full((1, 1), at)), xpos.rotate(k, jnp.full((1, 1), at - back), keys=True)
+    return np.asarray(jnp.einsum("bthk,bthk->h", *rotated))
 
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
@@ -26,15 +26,15 @@ def test_score_is_the_papers_and_depends_on_distance_alone(pairing: str, back: i
     xpos = scheme(position__rope__pairing=pairing)
     q, k = normal((2, 1, 1, 3, 8))
     pairs = [(i, i + 4) if pairing == "half" else (2 * i, 2 * i + 1) for i in range(4)]
-    wanted = np.zeros(3)
+    expected = np.zeros(3)
     for i, (a, b) in enumerate(pairs):
         zeta, w = (2 * i / 8 + 0.4) / 1.4, 10000.0 ** (-2 * i / 8)
         product = (np.asarray(q[0, 0, :, a], np.complex128) + 1j * np.asarray(q[0, 0, :, b])) * np.conj(
             np.asarray(k[0, 0, :, a]) + 1j * np.asarray(k[0, 0, :, b])
         )
-        wanted += (zeta ** (back / 512) * product * np.exp(1j * w * back)).real
+        expected += (zeta ** (back / 512) * product * np.exp(1j * w * back)).real
     for at in (back, 1500, 9000, 16_383):
-        np.testing.assert_allclose(scores(xpos, q, k, at, back), wanted, rtol=1e-3, atol=6e-3 if at > 2000 else 6e-4)
+        np.testing.assert_allclose(scores(xpos, q, k, at, back), expected, rtol=1e-3, atol=6e-3 if at > 2000 else 6e-4)
 
 
 def test_zeta_of_pair_zero() -> None:

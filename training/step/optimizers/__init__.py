@@ -34,14 +34,14 @@ def optimizer(kind: str) -> Optimizer:
 
 def values(config: ConfigDict) -> dict[str, Any]:
     """Returns the static fields of a config.optimizer that its optimizer reads, by dotted name."""
-    found = {}
+    results = {}
     for name in optimizer(config.kind).fields:
         if base.SCHEMA[f"optimizer.{name}"].static:
             node = config
             for part in name.split("."):
                 node = node[part]
-            found[name] = node
-    return found
+            results[name] = node
+    return results
 
 
 def state_bytes(model: ConfigDict, config: ConfigDict) -> int:
