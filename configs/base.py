@@ -244,7 +244,7 @@ _DATA = group(
                     _POSITIVE),
         vocab_size=field(64, "keys are drawn from the lower half, values from the upper",
                          rule("an even number, 6 or more", lambda value: value >= 6 and value % 2 == 0)),
-        power=field(0.01, "mqar_gaps: a question stands in place g with p ~ g**(power - 1); 1: anywhere alike",
+        power=field(0.01, "mqar_gaps: a question is at position g with p ~ g**(power - 1); 1: anywhere alike",
                     interval("(0, 1]")),
         filler=field("blank", "mqar_gaps: between questions token 0 (blank) or tokens of no pair (random)",
                      choice("blank", "random")),

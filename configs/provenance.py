@@ -241,11 +241,11 @@ def _run(own: Any, other: Any) -> str:
 
 
 def _other_step(own: Any, other: Any) -> str:
-    return "" if own == other else f"is of step {own}, the run stands at step {other}"
+    return "" if own == other else f"is of step {own}, the run is at step {other}"
 
 
 def _other_checkpoint(own: Any, other: Any) -> str:
-    return "" if own == other else "is of another checkpoint of this step, which was written anew since"
+    return "" if own == other else "is of another checkpoint of this step, which has been rewritten since"
 
 
 def _parents(own: Any, other: Any) -> str:
@@ -441,5 +441,5 @@ def _parent_changed(parent: Mapping[str, Any], where: Path) -> str:
     # Training gives the same again; what was converted or cut from another checkpoint has no step to tell it by.
     sums = parent.get("checkpoint"), now["checkpoint"]
     if parent.get("step") == 0 and None not in sums and sums[0] != sums[1]:
-        return "it was written anew"
+        return "it was rewritten"
     return ""

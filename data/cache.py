@@ -114,7 +114,7 @@ def _whole(folder: Path) -> bool:
 
 
 def _damaged(folder: Path, what: object) -> bool:
-    print(f"the cache entry {folder} is damaged ({what}): prepared anew", file=sys.stderr, flush=True)
+    print(f"the cache entry {folder} is damaged ({what}): rebuilt", file=sys.stderr, flush=True)
     return False
 
 

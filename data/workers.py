@@ -41,7 +41,7 @@ class Watched:
             batch, wrong = self._next()
             if not wrong:
                 return batch
-            self._say(f"a data worker {wrong}: the workers are started anew")
+            self._say(f"a data worker {wrong}: restarting the workers")
             _kill()
             self._iterator.close()
             self._iterator = self._make()

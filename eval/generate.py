@@ -221,7 +221,7 @@ def from_text(workdir: str | Path, prompt: str, settings: Settings) -> str:
         raise UserError(f"--prompt: is not valid UTF-8 at character {error.start}") from None
     prompts = Prompts(tokenizer.encode(prompt)[None])
     if prompts.given.shape[1] == 0:
-        raise UserError(f"--prompt={prompt!r}: comes to no token; one is needed to go on from")
+        raise UserError(f"--prompt={prompt!r}: encodes to no tokens; at least one is needed")
     _fits(config, prompts, settings)
     return tokenizer.decode(continued(runs.load(workdir), prompts, settings)[0])
 

@@ -128,7 +128,7 @@ def check(graphdef: Any, params: Any, shape: tuple[int, ...], max_new: int, mask
             or (np.diff(mask_BT.astype(np.int8), axis=1) < 0).any()
             or (mask_BT[:, -1:] == 0).any()
         ):
-            raise UserError("generate: the mask must be 0 .. 0 1 .. 1 in each row: padding stands on the left")
+            raise UserError("generate: the mask must be 0 .. 0 1 .. 1 in each row: padding must be on the left")
         longest = int(mask_BT.sum(axis=1).max(initial=1))
     # The last new token is given out, never read in.
     for scheme in nnx.merge(graphdef, params).schemes.values():

@@ -42,7 +42,7 @@ def cancel(directory: Path, wait: float = SECONDS) -> int:
             request.touch()
             print("a launcher is at work: asked to save its runs and end", flush=True)
             if not _gone(directory, end):
-                raise UserError(f"{directory}: the launcher is still at work after {wait:g} s; it goes on ending")
+                raise UserError(f"{directory}: the launcher is still at work after {wait:g} s; it is still stopping")
         left = _queued(directory, end)
     finally:
         if not _launcher_there(directory):

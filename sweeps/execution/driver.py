@@ -200,7 +200,7 @@ class Driver:
             return
         self.summary.replaced = self.halted = True
         self.display.say(
-            f"{self.directory / 'sweep.json'} was replaced by somebody else: no more runs begin, those at work end"
+            f"{self.directory / 'sweep.json'} was replaced by another process: no more runs start, running ones finish"
         )
         self.engine.withdraw()
 
@@ -372,7 +372,7 @@ class Driver:
             if stands.status == "failed":
                 self.summary.failed[key] = stands.error_line
             elif stands.status == "preempted" and self.resumed.get(key, 0) > RESUMPTIONS:
-                self.summary.failed[key] = f"stopped {self.resumed[key]} times by somebody else"
+                self.summary.failed[key] = f"stopped {self.resumed[key]} times from outside"
             elif stands.status == "diverged":
                 self.summary.diverged[key] = stands.error_line
             elif stands.status == "waiting" and self.resumed.get(key, 0) > RESUMPTIONS:

@@ -70,7 +70,7 @@ def train(config: ConfigDict, workdir: str, env: Mapping[str, str] | None = None
     if stops:
         raise KeyboardInterrupt("stopped")
     if code == 2:
-        raise UserError("train.py refused the run, or could not go on with it; its line is in log.txt")
+        raise UserError("train.py refused the run or could not resume it; see log.txt")
     raise RuntimeError(f"train.py, one of several processes, {processes.ended(code)}")
 
 

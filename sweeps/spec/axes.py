@@ -52,7 +52,7 @@ def check(axis: Any, where: str) -> list[str]:
         return [problem for field, value in axis.items() for problem in _check_leaf(field, value, where)]
     if len(axis) > 1:
         others = ", ".join(str(key) for key in axis if key != combinators[0])
-        return [f"{where}: {combinators[0]!r} must stand alone in its dictionary, beside it stands {others}"]
+        return [f"{where}: {combinators[0]!r} must be the only key of its dictionary, which also has {others}"]
     (kind,) = combinators
     children = axis[kind]
     if not isinstance(children, Sequence) or isinstance(children, str) or not children:

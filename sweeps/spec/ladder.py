@@ -57,7 +57,7 @@ def check(given: Any, taken: Mapping[str, str], fixed: frozenset[str], evals: An
     if by in taken:
         problems.append(f"{where}.by = {by!r}: is {taken[by]} already")
     problems += [
-        f"{where}: {name} stands in `fixed` too, and the ladder would overwrite it"
+        f"{where}: {name} is also in `fixed`, which the ladder would overwrite"
         for name in sorted(fixed & set(sets(given)))
     ]
     if MEASURED not in evals:

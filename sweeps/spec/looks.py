@@ -41,7 +41,7 @@ def check(seeds: Any, given: Mapping[str, Any], where: str) -> list[str]:
     if given.get("ladder") is not None:
         problems.append(f"{where}seeds: a ladder's rungs share their seeds; give a list of seeds, not looks")
     if given.get("care") is not None:
-        problems.append(f"{where}care: stands in seeds.care already; take one away")
+        problems.append(f"{where}care: is also set as seeds.care; remove one")
     return problems
 
 

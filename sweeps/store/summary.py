@@ -53,7 +53,7 @@ def tell(summary: Summary, directory: Path) -> None:
     if summary.replaced:
         _say(f"{directory / 'sweep.json'} was replaced during this launch; the report is not built")
     if summary.stopped_by is not None:
-        _say(f"{'cancelled' if summary.cancelled else 'stopped'}; the same command goes on with {directory}")
+        _say(f"{'cancelled' if summary.cancelled else 'stopped'}; the same command resumes {directory}")
 
 
 def _say(line: str) -> None:

@@ -148,7 +148,7 @@ def test_each_part_of_an_identity_is_told_apart_and_what_is_not_known_is_no_diff
     for name, value in other.items():
         at = {**now, "checkpoint": "2", "parents": []}
         line = provenance.difference({**of, "checkpoint": "2", "parents": [], name: value}, at)
-        words = {"run": "config", "step": "step 292, the run stands at step 1000", "parents": "another parent"}
+        words = {"run": "config", "step": "step 292, the run is at step 1000", "parents": "another parent"}
         assert words.get(name, name) in line
         assert provenance.difference({**of, name: None}, at) == ""
     data = {**of["data"], "fingerprint": "e" * 64}
@@ -159,7 +159,7 @@ def test_a_file_of_an_earlier_version_is_judged_by_its_step_and_its_settings(tmp
     run = synthetic.write_run(tmp_path / "run", configuration=whole_config())
     for change, said in (
         ({}, ""),
-        ({"step": 292}, "loss.json is of step 292, the run stands at step 1000"),
+        ({"step": 292}, "loss.json is of step 292, the run is at step 1000"),
         ({"settings": {"tokens": 7}}, "eval.tokens = 7 there, 65536 here"),
         ({"settings": {"batch_size": 7, "bootstrap": 9}}, ""),
         ({"step": "nonsense", "settings": [1], "of": []}, ""),

@@ -52,13 +52,13 @@ DEAD = RuntimeError("Worker process was terminated unexpectedly with exit code -
 def test_a_worker_that_died_is_replaced_and_no_batch_is_lost_or_given_twice() -> None:
     got, said, closed = taken(6, {2: DEAD, 4: DEAD})
     assert got == [0, 1, 2, 3, 4, 5] and closed == [2, 4]
-    assert said == ["a data worker died (exit code -9): the workers are started anew"] * 2
+    assert said == ["a data worker died (exit code -9): restarting the workers"] * 2
 
 
 def test_a_worker_that_hangs_is_replaced(monkeypatch) -> None:
     monkeypatch.setattr(workers, "PATIENCE", 0.2)
     got, said, _ = taken(4, {1: "hangs"})
-    assert got == [0, 1, 2, 3] and said == ["a data worker gave no batch for 0 s: the workers are started anew"]
+    assert got == [0, 1, 2, 3] and said == ["a data worker gave no batch for 0 s: restarting the workers"]
 
 
 def test_what_does_not_help_three_times_ends_the_run_and_other_errors_are_not_hidden() -> None:

@@ -126,7 +126,7 @@ def test_seeds_of_one_arm_that_were_asked_differently_are_no_mean(tmp_path: Path
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda r: r | {"of": r["of"] | {"step": 292}}, "loss.json is of step 292, the run stands at step 1000"),
+        (lambda r: r | {"of": r["of"] | {"step": 292}}, "loss.json is of step 292, the run is at step 1000"),
         (lambda r: r | {"of": r["of"] | {"run": "0" * 32}}, "is of another config"),
         (lambda r: r | {"of": r["of"] | {"data": {"documents": "x"}}}, None),
         (lambda r: {n: v for n, v in r.items() if n != "of"} | {"step": 292}, "is of step 292"),

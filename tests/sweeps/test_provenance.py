@@ -21,7 +21,7 @@ def result(tmp_path, name="loss", key="a/seed0"):
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ({"step": 292, "loss": 3.225}, "to be evaluated again: loss.json is of step 292, the run stands at step 25"),
+        ({"step": 292, "loss": 3.225}, "to be evaluated again: loss.json is of step 292, the run is at step 25"),
         ({"of": {"run": "0" * 32}}, "loss.json is of another config"),
         ({"step": 25, "settings": {"tokens": 7}}, "loss.json asks another question: eval.tokens = 7 there"),
         (None, "loss.json cannot be read"),

@@ -65,7 +65,7 @@ def test_where_no_checkpoint_is_whole_training_begins_again(make_tiny, half, who
     for step in (4, 8):
         shutil.rmtree(half / "checkpoints" / str(step) / "meta")
     result = trainer.train(make_tiny(), half, quiet=True)
-    assert "no whole checkpoint is left: training begins again" in result["incidents"][-1]
+    assert "no intact checkpoint is left: training starts again" in result["incidents"][-1]
     assert result["status"] == "done" and trace(half) == trace(whole)
 
 
@@ -86,7 +86,9 @@ def test_every_bit_of_every_file_counts(half) -> None:
 
 def test_an_evaluation_refuses_a_damaged_checkpoint_and_names_the_whole_ones(half) -> None:
     truncate(weights(half / "checkpoints" / "8"))
-    with pytest.raises(UserError, match=r"8: is damaged: params/.* it is not loaded; whole ones are of step 4$"):
+    with pytest.raises(
+        UserError, match=r"8: is damaged: params/.* it is not loaded; intact checkpoints are of step 4$"
+    ):
         runs.load(half)
     assert runs.load(half, 4).step == 4
 

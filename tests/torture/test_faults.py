@@ -234,7 +234,7 @@ def test_an_evaluation_of_an_earlier_step_is_not_the_finished_runs(make_tiny, ha
     early = evaluations.evaluate(half, ["loss"])["loss"]
     assert provenance.problem(half, "loss") == ""
     assert trainer.train(make_tiny(), half, quiet=True)["status"] == "done"
-    assert provenance.problem(half, "loss") == "loss.json is of step 8, the run stands at step 12"
+    assert provenance.problem(half, "loss") == "loss.json is of step 8, the run is at step 12"
     assert run_status.read(half, ["loss"]).missing == ("loss",)
     again = evaluations.evaluate(half, ["loss"])["loss"]["loss"]
     shutil.copytree(whole, tmp_path / "whole")

@@ -74,5 +74,5 @@ def test_alone_everything_is_agreed_at_once():
 def test_a_process_that_is_gone_is_told_in_a_line(error, tmp_path):
     message = failures.explained(error, tmp_path)
     assert message.startswith(f"the processes of this run lost one another ({str(error)[:20]}") and "\n" not in message
-    assert message.endswith("the same command then goes on from the newest checkpoint")
+    assert message.endswith("run the same command again to resume from the newest checkpoint")
     assert failures.explained(ValueError("shapes differ"), tmp_path) is None

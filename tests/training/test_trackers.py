@@ -166,7 +166,7 @@ def test_a_tracker_that_fails_is_told_once_and_the_lines_go_on(tmp_path, monkeyp
     for step in (1, 2):
         log.write({"step": step, "train_loss": float("nan")})
     log.close("done")
-    assert said == ["Broken stopped, the run goes on: OSError: no way through, [SOME_TOKEN]"]
+    assert said == ["Broken stopped, the run continues: OSError: no way through, [SOME_TOKEN]"]
     assert [line["train_loss"] for line in read_lines(tmp_path / "metrics.jsonl")] == [None, None]
 
 

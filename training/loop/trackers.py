@@ -67,7 +67,7 @@ class Guarded:
             act(self.tracker)
         except Exception as error:  # whatever a tracker raises, the run goes on
             self.tracker = None
-            self.say(f"{self.name} stopped, the run goes on: {redacted(f'{type(error).__name__}: {error}')}")
+            self.say(f"{self.name} stopped, the run continues: {redacted(f'{type(error).__name__}: {error}')}")
 
 
 def hyperparameters(config: ConfigDict) -> dict[str, bool | int | float | str]:

@@ -142,7 +142,7 @@ class _Training:
             raise UserError(f"{self.workdir}: holds a run of another config ({message}); choose another --workdir")
         self.before = records.read(self.workdir / "run.json")
         if parent := provenance.parent_problem(self.workdir):
-            raise UserError(f"{self.workdir}: {parent}; train it anew in another --workdir")
+            raise UserError(f"{self.workdir}: {parent}; train it in another --workdir")
         if self.before.get("status") == "done":
             return self.before
         if "jax_settings" in self.before and saved(self.workdir):

@@ -126,7 +126,7 @@ def check(checkpoint: Path, items: Sequence[str] = ()) -> None:
     if wrong:
         others = [path for path in checkpoint.parent.iterdir() if path.name.isdigit() and path.name != checkpoint.name]
         whole = sorted(int(path.name) for path in others if not problem(path, items))
-        message = f"whole ones are of step {', '.join(map(str, whole))}" if whole else "no other is whole"
+        message = f"intact checkpoints are of step {', '.join(map(str, whole))}" if whole else "no other is intact"
         raise UserError(f"{checkpoint}: is damaged: {wrong}; it is not loaded; {message}")
 
 
@@ -150,4 +150,4 @@ def set_damaged_aside(workdir: Path, say: Callable[[str], None]) -> None:
         (folder / str(step)).rename(aside)
         say(f"the checkpoint of step {step} is damaged: {wrong}; it is not loaded, and moved to {aside}")
     if steps:
-        say("no whole checkpoint is left: training begins again")
+        say("no intact checkpoint is left: training starts again")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-AGAIN = "the same command then goes on from the newest checkpoint"
+AGAIN = "run the same command again to resume from the newest checkpoint"
 # How TensorStore, which raises none of Python's errors for files, tells what the system told it.
 STORE = {
     "No space left on device": errno.ENOSPC,
