@@ -160,7 +160,7 @@ def test_an_odd_rotary_width_is_refused():
     (dict(axes=[{"model.num_heads": [2, 2]}]), "lists 2 twice"),
     (dict(axes=[{"zip": [{"model.num_heads": [1, 2]}, {"model.width": [8, 16, 32]}]}]),
      "equally long, but model.num_heads has 2, model.width has 3"),
-    (dict(axes=[{"zip": [{"model.num_heads": 1}], "model.width": 8}]), "must stand alone"),
+    (dict(axes=[{"zip": [{"model.num_heads": 1}], "model.width": 8}]), "must be the only key"),
     (dict(axes=[{"porduct": [{"model.width": 8}]}]), "did you mean product?"),
     (dict(axes=[{"zip": []}]), "must be a list of axes"),
     (dict(axes=[{"seed": [1, 2]}]), "list seeds in `seeds`"),

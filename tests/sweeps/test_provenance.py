@@ -130,7 +130,7 @@ def test_a_sweep_json_that_is_replaced_under_the_launcher_stops_it(tmp_path, mon
     summary = run(tmp_path, sweep, workers=1)
     assert summary.code == 1 and summary.replaced
     said = capsys.readouterr().out
-    assert "was replaced by somebody else: no more runs begin" in said and "sweep.json was replaced" in said
+    assert "was replaced by another process: no more runs start" in said and "sweep.json was replaced" in said
     assert json.loads((tmp_path / "out/sweep.json").read_text())["name"] == "other"  # and is left as it is
     assert len(fakes.calls(tmp_path / "out")) < 6
 
