@@ -28,3 +28,8 @@ def compiling_for(platform: str) -> Iterator[None]:
 def current() -> str:
     """Returns cpu, gpu or tpu: where JAX runs, or what is compiled for within `compiling_for`."""
     return _TARGET.get() or jax.default_backend()
+
+
+def device_kind() -> str:
+    """Returns the kind of the device that programs will run on, as JAX names it; empty where it is not here."""
+    return "" if _TARGET.get() is not None else jax.devices()[0].device_kind

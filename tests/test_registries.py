@@ -29,7 +29,7 @@ KEYS: dict[str, set[str]] = {
     "model.mlp": {*mlp.KINDS},
 }
 # Kernels of accelerators: tests of their own draw what they can run.
-ELSEWHERE = {"model.attention.kernel": {"cudnn", "splash", "flash"}}
+ELSEWHERE = {"model.attention.kernel": {"cudnn", "splash", "flash", "fused"}}
 IN_TABLE = [field for field in KEYS if field.startswith(("model.position", "model.attention.kind"))]
 
 

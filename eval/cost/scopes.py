@@ -22,7 +22,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "attention, undivided",
         (
             "attention",
-            *(f"attention_{kernel}" for kernel in ("reference", "blocked", "xla", "cudnn", "splash", "flash")),
+            *(f"attention_{kernel}" for kernel in ("reference", "blocked", "xla", "cudnn", "splash", "flash", "fused")),
         ),
     ),
     "output_projection": ("output projection", ("out_projection",)),

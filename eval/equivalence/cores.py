@@ -17,8 +17,8 @@ from models import initial, kernels, positions
 from models.attention import Rows
 from models.pattern import plans
 
-PALLAS = ("splash", "flash")
-INTERPRETED = 512  # tokens a row up to which a Pallas core is interpreted where there is no TPU: it is slow
+PALLAS = {"splash": "tpu", "flash": "tpu", "fused": "gpu"}  # core -> the platform it is interpreted for on a CPU
+INTERPRETED = 512  # tokens a row up to which a Pallas core is interpreted where it cannot run: it is slow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,17 +39,24 @@ def rows(setting: Setting) -> Iterator[Row]:
             if core == "reference":
                 continue
             row = Row(f"core {core}", "core reference", "output", setting.dtype, layer.label)
-            interpreted = core in PALLAS and jax.default_backend() != "tpu" and setting.length <= INTERPRETED
-            if interpreted:
-                row = dataclasses.replace(row, note="interpreted: this is no TPU")
+            platform = _interpreted(core, setting.length)
+            if platform is not None:
+                row = dataclasses.replace(row, note=f"interpreted: this is no {platform.upper()}")
             try:
-                with kernels.interpreting() if interpreted else contextlib.nullcontext():
+                with contextlib.nullcontext() if platform is None else kernels.interpreting(platform):
                     got = under(setting, layer, core)
             except ConfigError as error:
                 reason = str(error).removeprefix(f"model.attention.kernel = {core!r}: ")
                 yield dataclasses.replace(row, part="output, gradient", reason=reason)
                 continue
             yield from compared(row, got, expected)
+
+
+def _interpreted(core: str, length: int) -> str | None:
+    """Returns the platform that a core is interpreted for, None where it is not."""
+    here = jax.default_backend()
+    runs = here == "tpu" or (core == "fused" and here == "gpu")
+    return None if runs or length > INTERPRETED else PALLAS.get(core)
 
 
 def layers(setting: Setting) -> list[Layer]:

@@ -15,11 +15,13 @@ from models.kernels.choice import KERNELS, choose, kernel_for
 from models.kernels.cudnn import cudnn
 from models.kernels.divided import divided
 from models.kernels.flash import flash
+from models.kernels.fused import fused
 from models.kernels.masks import Masking
 from models.kernels.pallas import interpreting
 from models.kernels.reference import reference, scored, softmax
 from models.kernels.splash import splash
 from models.kernels.xla import xla
+from models.positions.head_bias import HeadBias
 from models.positions.scheme import BiasFunction, ScoresFunction
 
 __all__ = ["KERNELS", "attend", "choose", "interpreting", "kernel_for", "maps"]
@@ -31,6 +33,7 @@ CORES: dict[str, Callable[..., Array]] = {
     "cudnn": cudnn,
     "splash": splash,
     "flash": flash,
+    "fused": fused,
 }
 
 
@@ -104,6 +107,7 @@ def attend(
         kv_len=S,
         batch=B,
         bias=bias is not None,
+        by_head=isinstance(bias, HeadBias),
         scores=scores is not None,
         soft_cap=soft_cap,
         sinks=sinks is not None,

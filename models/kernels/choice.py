@@ -8,7 +8,9 @@ from ml_collections import ConfigDict
 from configs.errors import ConfigError, nearest
 from configs.rules.attention import score_dims
 
-KERNELS = ("reference", "blocked", "xla", "cudnn", "splash", "flash")
+KERNELS = ("reference", "blocked", "xla", "cudnn", "splash", "flash", "fused")
+
+WIDEST = 256  # head dim that the fused kernel's blocks fit in a chip's fast memory with
 
 # Where whole score arrays begin to cost more than they save: from this many (query, key) pairs a head on, auto takes
 # a core whose memory is linear.
@@ -26,6 +28,7 @@ def choose(
     value_dim: int | None = None,
     batch: int | None = None,
     bias: bool = False,
+    by_head: bool = False,
     scores: bool = False,
     soft_cap: float | None = None,
     sinks: bool = False,
@@ -37,8 +40,8 @@ def choose(
     """Returns the name of the core that runs: `kernel` itself, or what `auto` comes to. Pure.
 
     `auto`: one query (decoding), and whatever reads the scores, takes `reference`; the CPU `blocked`; a GPU `cudnn`
-    where it can do the whole job inside the kernel; a TPU `splash` where that can, and `flash` for a bias whose whole
-    array is not too much; otherwise `xla`, or `blocked` where that would need too much memory or cannot do it.
+    where it can do the whole job inside the kernel; a TPU `splash` where that can; `fused` for what these cannot;
+    otherwise `xla`, or `blocked` where that would need too much memory or cannot do it.
 
     Args:
         kernel: auto or one of KERNELS.
@@ -50,6 +53,7 @@ def choose(
         value_dim: V; None: K.
         batch: B, where known.
         bias: whether a bias is added to the scores.
+        by_head: whether the bias is a `HeadBias`, which a kernel can compute itself.
         scores: whether a function of the scores is added to them (CoPE).
         soft_cap: of the scores.
         sinks: whether heads have sinks.
@@ -69,7 +73,7 @@ def choose(
     platform = "gpu" if platform in ("cuda", "rocm") else platform
     # A core that wants keys and values of one width is given both at the larger.
     needs = {"platform": platform, "dtype": dtype, "head_dim": max(head_dim, value_dim or 0), "batch": batch,
-             "bias": bias, "scores": scores, "q_len": q_len, "kv_len": kv_len, "soft_cap": soft_cap,
+             "bias": bias, "by_head": by_head, "scores": scores, "q_len": q_len, "kv_len": kv_len, "soft_cap": soft_cap,
              "sinks": sinks, "window": window, "segments": segments, "positions": positions,
              "aligned": aligned}  # fmt: skip
     if kernel != "auto":
@@ -87,6 +91,8 @@ def choose(
         return "cudnn"
     if obstacle("splash", **needs) is None:
         return "splash"
+    if obstacle("fused", **needs) is None:
+        return "fused"
     if bias and q_len * kv_len < WHOLE_SCORES and obstacle("flash", **needs) is None:
         return "flash"
     if q_len * kv_len >= WHOLE_SCORES or obstacle("xla", **needs):
@@ -102,6 +108,7 @@ def obstacle(
     head_dim: int,
     batch: int | None,
     bias: bool,
+    by_head: bool,
     scores: bool,
     q_len: int,
     kv_len: int,
@@ -131,6 +138,14 @@ def obstacle(
         if q_len > kv_len:
             return f"needs a key for each query, and there are {q_len} queries and {kv_len} keys"
         return None
+    if kernel == "fused":
+        if platform not in ("gpu", "tpu"):
+            return f"runs on GPUs and TPUs alone, and this is {platform}"
+        if bias and not by_head:
+            return "takes a bias that is defined by head (models/positions/head_bias.py), and this scheme's is not"
+        if head_dim > WIDEST:
+            return f"needs a head_dim of {WIDEST} at most, not {head_dim} (model.head_dim)"
+        return None
     if kernel != "cudnn":
         return None
     if platform != "gpu":
@@ -159,7 +174,7 @@ def kernel_for(config: ConfigDict, *, length: int, platform: str, packed: bool, 
     Raises:
         ConfigError: the configured kernel cannot run.
     """
-    from models.positions import places_of
+    from models.positions import has_head_bias, places_of
 
     attention = config.attention
     dtype = config.dtype if config.dtype != "auto" else "float32" if platform == "cpu" else "bfloat16"
@@ -176,6 +191,7 @@ def kernel_for(config: ConfigDict, *, length: int, platform: str, packed: bool, 
             q_len=length,
             kv_len=length,
             bias="bias" in places_of(kind),
+            by_head=has_head_bias(kind),
             scores="scores" in places_of(kind),
             soft_cap=attention.soft_cap,
             sinks=attention.sinks,

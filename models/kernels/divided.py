@@ -15,6 +15,7 @@ from jax import Array, lax
 
 from models import axes
 from models.kernels.masks import Masking
+from models.positions.head_bias import HeadBias
 from models.positions.scheme import BiasFunction
 
 QUERIES = ("batch", "length", "heads", None)
@@ -87,6 +88,9 @@ def _with_positions(masking: Masking) -> Masking:
 
 
 def _own_heads(bias: BiasFunction, heads: int) -> BiasFunction:
+    if isinstance(bias, HeadBias):
+        return bias.of_heads(axes.part("heads") * heads, heads)
+
     def own(q_positions: Array, kv_positions: Array) -> Array:
         return lax.dynamic_slice_in_dim(bias(q_positions, kv_positions), axes.part("heads") * heads, heads, axis=1)
 

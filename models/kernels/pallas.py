@@ -1,4 +1,4 @@
-"""What the TPU's Pallas cores share: whole blocks, and running them interpreted where there is no TPU."""
+"""What the Pallas cores share: whole blocks, and running them interpreted where there is no accelerator."""
 
 import contextlib
 import contextvars
@@ -13,19 +13,19 @@ from models.platform import current
 LANES = 128  # a block of queries or keys is a multiple of this
 BLOCKS = (512, 384, 256, 128)  # queries, and keys, a block: the largest that divides the padded length
 
-_INTERPRETED = contextvars.ContextVar("interpreted", default=False)
+_INTERPRETED = contextvars.ContextVar[str | None]("interpreted", default=None)
 
 
 @contextlib.contextmanager
-def interpreting() -> Iterator[None]:
-    """Within it Pallas cores run interpreted on any platform, and `attend` decides as on a TPU.
+def interpreting(platform: str = "tpu") -> Iterator[None]:
+    """Within it Pallas cores run interpreted on any platform, and `attend` decides as on a TPU (or, if asked, a gpu).
 
     For tests and for `eval.equivalence`: slow, and the arithmetic is this platform's. What is differentiated must be
     differentiated within it too, and a function compiled outside of it stays as it was.
     """
     from jax.experimental.pallas import tpu
 
-    token = _INTERPRETED.set(True)
+    token = _INTERPRETED.set(platform)
     try:
         # True is the plain interpreter; the default would also simulate the TPU's memories, far more slowly.
         with tpu.force_tpu_interpret_mode(True):  # type: ignore[arg-type]
@@ -35,8 +35,13 @@ def interpreting() -> Iterator[None]:
 
 
 def platform() -> str:
-    """Returns where what is built will run (`models.platform`), or tpu within `interpreting`."""
-    return "tpu" if _INTERPRETED.get() else current()
+    """Returns where what is built will run (`models.platform`), or what is interpreted within `interpreting`."""
+    return _INTERPRETED.get() or current()
+
+
+def interpreted() -> bool:
+    """Tells whether this is within `interpreting`."""
+    return _INTERPRETED.get() is not None
 
 
 def whole(length: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from models.declared.positions import KINDS, kind_of
+from models.positions.head_bias import HeadBias
 from models.positions.lengths import sequence_lengths
 from models.positions.rope_scaling import with_scaling
 from models.positions.scheme import BiasFunction, Scheme, ScoresFunction
@@ -18,10 +19,12 @@ __all__ = [
     "SCHEMES",
     "TEMPERATURES",
     "BiasFunction",
+    "HeadBias",
     "Scheme",
     "ScoresFunction",
     "Temperature",
     "build",
+    "has_head_bias",
     "places_of",
     "sequence_lengths",
     "temperature_of",
@@ -59,6 +62,17 @@ def places_of(kind: str) -> frozenset[str]:
     """
     kind_of(kind)
     return class_of(kind).places
+
+
+def has_head_bias(kind: str) -> bool:
+    """Tells whether a kind's bias is a `HeadBias`, which fused kernels compute: what its `bias` is annotated to return.
+
+    Raises:
+        ConfigError: an unknown kind.
+    """
+    kind_of(kind)
+    found = inspect.get_annotations(class_of(kind).bias, eval_str=True)["return"]
+    return inspect.isclass(found) and issubclass(found, HeadBias)
 
 
 def class_of(kind: str) -> type[Scheme]:

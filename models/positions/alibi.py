@@ -10,7 +10,8 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from models.positions.scheme import BiasFunction, Scheme
+from models.positions.head_bias import HeadBias, Numbers
+from models.positions.scheme import Scheme
 
 
 def slopes(num_heads: int) -> np.ndarray:
@@ -39,15 +40,14 @@ class Alibi(Scheme):
 
     places: ClassVar[frozenset[str]] = frozenset({"bias"})
 
-    def bias(self) -> BiasFunction:
+    def bias(self) -> HeadBias:
         """Returns the function of query positions [B|1, T] and key positions [B|1, S] that is added: [B|1, H, T, S]."""
-        slope_HTS = jnp.asarray(slopes(self.num_heads)[:, None, None])
 
-        def added(q_positions: Array, kv_positions: Array) -> Array:
-            distance = jnp.abs(q_positions[:, :, None] - kv_positions[:, None, :])
-            return -slope_HTS * distance[:, None].astype(jnp.float32)
+        def of_head(numbers: Numbers, q: Array, k: Array) -> Array:
+            return -numbers["slope"] * jnp.abs(q - k).astype(jnp.float32)
 
-        return added
+        slopes_H = jnp.asarray(slopes(self.num_heads))
+        return HeadBias(of_head, {"slope": slopes_H}, constant=frozenset({"slope"}))
 
 
 def build(config: ConfigDict, rngs: nnx.Rngs | None) -> Alibi:

@@ -8,8 +8,9 @@ from flax import nnx
 from jax import Array, lax
 from ml_collections import ConfigDict
 
+from models.positions.head_bias import HeadBias, Numbers
 from models.positions.layered import parameters
-from models.positions.scheme import BiasFunction, Scheme
+from models.positions.scheme import Scheme
 
 # Keeps the quotient finite (the authors' code).
 EPS = 1e-6
@@ -33,7 +34,7 @@ class Fire(Scheme, nnx.Module):
         self.out, self.out_bias = parameters["out"], parameters["out_bias"]
         self.distance_scale, self.threshold_scale = parameters["distance_scale"], parameters["threshold_scale"]
 
-    def bias(self) -> BiasFunction:
+    def bias(self) -> HeadBias:
         """Returns the function of query positions [B|1, T] and key positions [B|1, S] that is added: [B|1, H, T, S]."""
         hidden_F, hidden_bias_F = self.hidden[...], self.hidden_bias[...]
         out_FH, out_bias_H = self.out[...], self.out_bias[...]
@@ -48,7 +49,26 @@ class Fire(Scheme, nnx.Module):
             out = jnp.einsum("btsf,fh->bhts", hidden, out_FH, precision=lax.Precision.HIGHEST)
             return out + out_bias_H[:, None, None]
 
-        return added
+        def quotient(numbers: Numbers, q: Array, k: Array) -> Array:
+            distance = jnp.abs(q - k).astype(jnp.float32)
+            furthest = jnp.maximum(q.astype(jnp.float32), numbers["threshold"])
+            c = numbers["c"]
+            return jnp.log1p(c * distance) / (jnp.log1p(c * furthest) + EPS)
+
+        def unit(row: Numbers, x: Array) -> Array:
+            before = x * row["hidden"] + row["hidden_bias"]
+            return row["out"] * jnp.where(before > 0, before, 0.0)
+
+        # One more unit that is always 1 carries the output's bias.
+        H = out_bias_H.shape[0]
+        by_unit = {
+            "hidden": jnp.append(hidden_F, 0.0),
+            "hidden_bias": jnp.append(hidden_bias_F, 1.0),
+        }
+        rows = {name: jnp.broadcast_to(x[:, None], (x.shape[0], H)) for name, x in by_unit.items()}
+        rows["out"] = jnp.concatenate([out_FH, out_bias_H[None]])
+        numbers = {"c": jnp.broadcast_to(c, (H,)), "threshold": jnp.broadcast_to(threshold, (H,))}
+        return HeadBias(quotient, numbers, rows, unit, whole=added)
 
 
 def build(config: ConfigDict, rngs: nnx.Rngs | None) -> Fire:

@@ -9,13 +9,14 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
+from models.positions.head_bias import HeadBias, Numbers
 from models.positions.layered import parameters
-from models.positions.scheme import BiasFunction, Scheme
+from models.positions.scheme import Scheme
 
 # The authors' code keeps both parameters at or above this (the paper: above 0).
 LEAST = 0.01
 
-# kind -> kernel of (r1 [H, 1, 1], r2 [H, 1, 1], distance [B|1, 1, T, S]).
+# kind -> kernel of (r1 [], r2 [], distance [...]).
 KERNELS: dict[str, Callable[[Array, Array, Array], Array]] = {
     "kerple_log": lambda r1, r2, distance: -r1 * jnp.log1p(r2 * distance),
     # 0 ** r2 is 0, and its logarithm would poison gradients.
@@ -42,16 +43,16 @@ class Kerple(Scheme, nnx.Module):
         self.kind = kind
         self.bias_r1, self.bias_r2 = parameters["bias_r1"], parameters["bias_r2"]
 
-    def bias(self) -> BiasFunction:
+    def bias(self) -> HeadBias:
         """Returns the function of query positions [B|1, T] and key positions [B|1, S] that is added: [B|1, H, T, S]."""
         r1_H = within(self.bias_r1[...], LEAST, float("inf"))
         r2_H = within(self.bias_r2[...], LEAST, MOST[self.kind])
 
-        def added(q_positions: Array, kv_positions: Array) -> Array:
-            distance = jnp.abs(q_positions[:, :, None] - kv_positions[:, None, :])[:, None].astype(jnp.float32)
-            return KERNELS[self.kind](r1_H[:, None, None], r2_H[:, None, None], distance)
+        def of_head(numbers: Numbers, q: Array, k: Array) -> Array:
+            distance = jnp.abs(q - k).astype(jnp.float32)
+            return KERNELS[self.kind](numbers["r1"], numbers["r2"], distance)
 
-        return added
+        return HeadBias(of_head, {"r1": r1_H, "r2": r2_H})
 
 
 def within(x: Array, low: float, high: float) -> Array:

@@ -8,8 +8,9 @@ from flax import nnx
 from jax import Array, lax
 from ml_collections import ConfigDict
 
+from models.positions.head_bias import HeadBias, Numbers
 from models.positions.layered import parameters
-from models.positions.scheme import BiasFunction, Scheme
+from models.positions.scheme import Scheme
 
 
 def buckets_of(distances: np.ndarray, buckets: int, max_distance: int) -> np.ndarray:
@@ -48,7 +49,7 @@ class T5(Scheme, nnx.Module):
         self.buckets, self.max_distance = buckets, max_distance
         self.bias_table = parameters["bias_table"]
 
-    def bias(self) -> BiasFunction:
+    def bias(self) -> HeadBias:
         """Returns the function of query positions [B|1, T] and key positions [B|1, S] that is added: [B|1, H, T, S]."""
         table_NH = self.bias_table[...]
         # From max_distance on all is one bucket. Looked up, so that every platform rounds the logarithm alike.
@@ -61,7 +62,21 @@ class T5(Scheme, nnx.Module):
             hot_BTSN = (bucket[..., None] == jnp.arange(self.buckets)).astype(jnp.float32)
             return jnp.einsum("btsn,nh->bhts", hot_BTSN, table_NH, precision=lax.Precision.HIGHEST)
 
-        return added
+        def distance_of(numbers: Numbers, q: Array, k: Array) -> Array:
+            return jnp.clip(q - k, 0, self.max_distance).astype(jnp.float32)
+
+        def in_bucket(row: Numbers, distance: Array) -> Array:
+            return jnp.where((distance >= row["low"]) & (distance < row["high"]), row["value"], 0.0)
+
+        def active(row: Numbers, least: Array, largest: Array) -> Array:
+            return (row["low"] <= largest) & (row["high"] > least)
+
+        # Bucket n holds the distances low[n] .. high[n] - 1; a bucket between two others may hold none.
+        edges = np.searchsorted(bucket_of, np.arange(self.buckets + 1)).astype(np.float32)
+        low_NH, high_NH = (jnp.broadcast_to(x[:, None], table_NH.shape) for x in (edges[:-1], edges[1:]))
+        rows = {"value": table_NH, "low": low_NH, "high": high_NH}
+        constant = frozenset({"low", "high"})
+        return HeadBias(distance_of, rows=rows, row=in_bucket, active=active, constant=constant, whole=added)
 
 
 def build(config: ConfigDict, rngs: nnx.Rngs | None) -> T5:

@@ -20,7 +20,8 @@ KERNEL_CALLS = re.compile(
     r'custom_call_target="(tpu_custom_call|__cudnn\$fmha\w*|__gpu\$xla\.gpu\.triton|triton_kernel_call|mosaic_gpu\w*)"'
 )
 # How the custom calls of a core begin, by platform; a core that is not named here is plain XLA and needs none.
-CALLS_OF = {("gpu", "cudnn"): "__cudnn$fmha", ("tpu", "splash"): "", ("tpu", "flash"): ""}
+CALLS_OF = {("gpu", "cudnn"): "__cudnn$fmha", ("tpu", "splash"): "", ("tpu", "flash"): "", ("gpu", "fused"): "fused",
+            ("tpu", "fused"): "fused"}  # fmt: skip
 
 # A TPU spreads a collective over its start, the fusions it runs beside, and its end, and writes it down in each.
 _CHAIN = re.compile(r'\bchain_id="(\d+)"')

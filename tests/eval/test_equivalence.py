@@ -99,8 +99,9 @@ def test_the_cores_of_tpus_run_interpreted_where_it_is_quick(monkeypatch: pytest
     monkeypatch.setattr(cores, "under", under)
     (short,) = setting.settings(config_of())
     noted = {row.what: row.note for row in cores.rows(short) if row.reason is None}
-    assert met == {core: "tpu" if core in ("splash", "flash") else "cpu" for core in kernels.KERNELS}
-    assert {what for what, note in noted.items() if "interpreted" in note} == {"core splash", "core flash"}
+    wanted = {"splash": "tpu", "flash": "tpu", "fused": "gpu"}
+    assert met == {core: wanted.get(core, "cpu") for core in kernels.KERNELS}
+    assert {what for what, note in noted.items() if "interpreted" in note} == {f"core {name}" for name in wanted}
     reasons = {row.what: row.reason for row in cores.rows(dataclasses.replace(short, length=1024)) if row.reason}
     assert reasons["core splash"] == "runs on TPUs alone, and this is cpu"
 

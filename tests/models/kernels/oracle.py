@@ -86,9 +86,16 @@ def bias_of(slope: Any, q_positions: Any, kv_positions: Any, sin: Callable[[Any]
 
 
 def attention(
-    case: Case, q: np.ndarray, k: np.ndarray, v: np.ndarray, slope: np.ndarray, sinks: np.ndarray, d_out: np.ndarray
+    case: Case,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    slope: np.ndarray,
+    sinks: np.ndarray,
+    d_out: np.ndarray,
+    added: np.ndarray | None = None,
 ) -> Result:
-    """The output, and the gradients of sum(out * d_out)."""
+    """The output, and the gradients of sum(out * d_out); `added` [B, H, T, S] is another bias."""
     scale = case.K**-0.5 if case.scale is None else case.scale
     out, dq, dk, dv, dslope, dsinks = (np.zeros_like(x, np.float64) for x in (d_out, q, k, v, slope, sinks))
     mask = case.mask()
@@ -100,6 +107,7 @@ def attention(
             raw = scale * q[b, :, h] @ k[b, :, g].T
             capped = raw if case.soft_cap is None else case.soft_cap * np.tanh(raw / case.soft_cap)
             scores = capped + (np.sin(slope[h] * distance / 4) if case.bias else 0)
+            scores = scores if added is None else scores + added[b, h]
             # The sink is one more key, seen by all, with a value of zero.
             scores = np.concatenate([scores, np.full((case.T, 1), sinks[h])], axis=1)
             seen = np.concatenate([mask[b], np.full((case.T, 1), case.sinks)], axis=1)

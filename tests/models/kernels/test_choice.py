@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 from configs.errors import ConfigError
+from configs.sweeps import positions
 from models.kernels import attend, choose, kernel_for
+from models.positions import KINDS
 from tests.models.common import tiny
 
 GPU: dict[str, Any] = dict(platform="gpu", dtype=jnp.bfloat16, head_dim=64, q_len=1024, kv_len=1024)
@@ -26,24 +28,33 @@ TPU: dict[str, Any] = {**GPU, "platform": "tpu"}
         ({**GPU, "platform": "cuda"}, "cudnn"),
         ({**GPU, "window": 64}, "cudnn"),
         ({**GPU, "positions": True}, "cudnn"),
-        ({**GPU, "positions": True, "window": 64}, "xla"),
-        ({**GPU, "dtype": jnp.float32}, "xla"),
-        ({**GPU, "head_dim": 60}, "xla"),
-        ({**GPU, "segments": True}, "xla"),
+        ({**GPU, "positions": True, "window": 64}, "fused"),
+        ({**GPU, "dtype": jnp.float32}, "fused"),
+        ({**GPU, "head_dim": 60}, "fused"),
+        ({**GPU, "segments": True}, "fused"),
+        ({**GPU, "bias": True, "by_head": True}, "fused"),
         ({**GPU, "bias": True}, "xla"),
-        ({**GPU, "soft_cap": 5.0}, "blocked"),
+        ({**GPU, "soft_cap": 5.0}, "fused"),
+        ({**GPU, "soft_cap": 5.0, "head_dim": 512}, "blocked"),
         ({**GPU, "bias": True, "q_len": 8192, "kv_len": 8192}, "blocked"),
-        ({**GPU, "sinks": True}, "xla"),
-        ({**GPU, "sinks": True, "q_len": 8192, "kv_len": 8192}, "blocked"),
+        ({**GPU, "bias": True, "by_head": True, "q_len": 8192, "kv_len": 8192}, "fused"),
+        ({**GPU, "sinks": True}, "fused"),
+        ({**GPU, "sinks": True, "q_len": 8192, "kv_len": 8192, "head_dim": 512}, "blocked"),
+        ({**GPU, "q_len": 1001, "kv_len": 1001}, "fused"),
+        ({**GPU, "q_len": 1}, "reference"),
+        ({**GPU, "scores": True}, "reference"),
         ({**GPU, "head_dim": 96, "value_dim": 64}, "cudnn"),
-        ({**GPU, "value_dim": 192}, "xla"),
+        ({**GPU, "value_dim": 192}, "fused"),
+        ({**GPU, "value_dim": 512}, "xla"),
         (TPU, "splash"),
         ({**TPU, "dtype": jnp.float32, "soft_cap": 5.0, "sinks": True, "window": 64}, "splash"),
         ({**TPU, "segments": True, "positions": True}, "splash"),
-        ({**TPU, "segments": True, "positions": True, "window": 64}, "xla"),
-        ({**TPU, "positions": True, "aligned": False}, "xla"),
+        ({**TPU, "segments": True, "positions": True, "window": 64}, "fused"),
+        ({**TPU, "positions": True, "aligned": False}, "fused"),
+        ({**TPU, "bias": True, "by_head": True}, "fused"),
         ({**TPU, "bias": True}, "flash"),
         ({**TPU, "bias": True, "soft_cap": 5.0}, "blocked"),
+        ({**TPU, "bias": True, "by_head": True, "soft_cap": 5.0}, "fused"),
         ({**TPU, "bias": True, "sinks": True}, "xla"),
         ({**TPU, "bias": True, "q_len": 8192, "kv_len": 8192}, "blocked"),
         ({**TPU, "q_len": 8192, "kv_len": 8192}, "splash"),
@@ -81,6 +92,10 @@ def test_the_core_named_is_the_core_that_runs(kernel: str) -> None:
         ("splash", {**TPU, "kv_len": 8}, "1024 queries and 8 keys"),
         ("flash", {**TPU, "soft_cap": 5.0}, "no soft cap"),
         ("flash", {**TPU, "sinks": True}, "no attention sinks"),
+        ("fused", CPU, "runs on GPUs and TPUs alone, and this is cpu"),
+        ("fused", {**GPU, "bias": True}, "defined by head.*and this scheme's is not"),
+        ("fused", {**GPU, "head_dim": 320}, "head_dim of 256 at most, not 320"),
+        ("fused", {**GPU, "scores": True}, r"never holds the whole scores, which the positions read \(CoPE\)"),
         ("blokced", CPU, "did you mean blocked"),
     ],
 )
@@ -99,7 +114,7 @@ def test_a_core_that_counts_rows_is_not_taken_where_devices_share_a_row() -> Non
     for platform, alone in (("tpu", "splash"), ("gpu", "cudnn")):
         shape = dict(length=16, platform=platform, packed=False)
         assert kernel_for(tiny(head_dim=8), **shape) == alone
-        assert kernel_for(tiny(head_dim=8), **shape, cut=True) == "xla"
+        assert kernel_for(tiny(head_dim=8), **shape, cut=True) == "fused"
     with pytest.raises(ConfigError, match="order of rows"):
         config = tiny(attention__kernel="splash")
         kernel_for(config, length=16, platform="tpu", packed=False, cut=True)
@@ -108,8 +123,8 @@ def test_a_core_that_counts_rows_is_not_taken_where_devices_share_a_row() -> Non
 def test_kernel_for_run_json() -> None:
     assert kernel_for(tiny(), length=16, platform="cpu", packed=False) == "blocked"
     assert kernel_for(tiny(head_dim=8), length=16, platform="gpu", packed=False) == "cudnn"
-    assert kernel_for(tiny(head_dim=8), length=16, platform="gpu", packed=True) == "xla"
-    assert kernel_for(tiny(head_dim=8, dtype="float32"), length=16, platform="gpu", packed=False) == "xla"
+    assert kernel_for(tiny(head_dim=8), length=16, platform="gpu", packed=True) == "fused"
+    assert kernel_for(tiny(head_dim=8, dtype="float32"), length=16, platform="gpu", packed=False) == "fused"
     config = tiny(attention__kernel="cudnn")
     with pytest.raises(ConfigError, match="NVIDIA GPUs alone"):
         kernel_for(config, length=16, platform="cpu", packed=False)
@@ -148,3 +163,16 @@ def test_cudnn_is_given_segments_as_a_whole_array(monkeypatch: pytest.MonkeyPatc
     segments = jnp.ones((2, 6), jnp.int32)
     shapes, given = cudnn_call(monkeypatch, q_segments=segments, kv_segments=segments)
     assert "causal" not in str(given["mask_type"]).lower() and (2, 4, 6, 6) in shapes
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_every_arm_of_the_positions_sweep_can_run_on_one_kernel(platform: str) -> None:
+    """All but CoPE, which reads whole rows of scores: a sweep that asks for `fused` compares like for like."""
+    kinds = [kind for kind in positions.KINDS if kind != "cope"]
+    assert set(kinds) == {*KINDS} - {"cope"}
+    for kind in kinds:
+        config = tiny(position__kind=kind, position__max_length=64, attention__kernel="fused")
+        for packed in (False, True):
+            assert kernel_for(config, length=64, platform=platform, packed=packed) == "fused"
+    with pytest.raises(ConfigError, match="CoPE reads the whole scores"):
+        tiny(position__kind="cope", attention__kernel="fused")

@@ -1,0 +1,141 @@
+"""One attention kernel for every scheme, in Pallas: scores are changed inside it, and memory is linear in length.
+
+As in FlashAttention-2 (Dao, arXiv 2307.08691), with the scores modified by functions of positions as in FlexAttention
+(Dong et al., arXiv 2412.05496): a bias by head (`models.positions.head_bias`), the soft cap, sinks, windows, packed
+documents and padding. The forward pass keeps the output and the logsumexp of each row; the backward pass computes the
+weights again, once by blocks of queries (their gradient, and that of the bias's numbers) and once by blocks of keys.
+On GPUs through Triton (`gpu`), on TPUs through Mosaic (`tpu`).
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.ad_checkpoint import checkpoint_name
+
+from models.kernels import pallas
+from models.kernels.block import SAVED
+from models.kernels.fused.call import Call, padded_places
+from models.kernels.fused.numbers import Layout, pack
+from models.kernels.fused.tiles import Tiles, tiles_for, width_of
+from models.kernels.masks import Masking
+from models.padding import raised
+from models.platform import device_kind
+from models.positions.head_bias import HeadBias
+from models.positions.scheme import BiasFunction
+
+# Arrays by name: what masks and biases read of positions.
+Given = dict[str, Array]
+
+
+def fused(
+    q_BTHK: Array,
+    k_BSGK: Array,
+    v_BSGV: Array,
+    masking: Masking,
+    *,
+    bias: BiasFunction | None,
+    soft_cap: float | None,
+    scale: float,
+    sinks: Array | None = None,
+    tiles: Tiles | None = None,
+) -> Array:
+    """Returns attention [B, T, H, V] in q's dtype; differentiable backwards, once.
+
+    Products are of the inputs' dtype and added up in float32; scores and softmax are float32. Blocks that the causal
+    order, a window, positions or segments hide are skipped. Keys and values are never repeated. Lengths are padded to
+    whole blocks, and on a GPU head dims to a power of two.
+
+    Args:
+        q_BTHK: queries.
+        k_BSGK: keys.
+        v_BSGV: values, maybe of another dim than the keys.
+        masking: what is visible.
+        bias: added to the scores; a `HeadBias`. Gradients reach its numbers.
+        soft_cap: of the scores.
+        scale: multiplies q.k.
+        sinks: [H], one more score in each head's softmax.
+        tiles: block sizes; None: the table's for the device (`tiles.tiles_for`).
+
+    Raises:
+        NotImplementedError: a bias that is not a `HeadBias`.
+    """
+    if bias is not None and not isinstance(bias, HeadBias):
+        raise NotImplementedError("the fused kernel takes a bias by head alone")
+    platform = "tpu" if pallas.platform() == "tpu" else "gpu"
+    T, S, K, V = q_BTHK.shape[1], k_BSGK.shape[1], q_BTHK.shape[3], v_BSGV.shape[3]
+    call = Call.of(
+        masking,
+        soft_cap=soft_cap,
+        scale=scale,
+        layout=None if bias is None else Layout.of(bias),
+        tiles=tiles or tiles_for(platform, device_kind(), q_BTHK.dtype, max(K, V), T, S),
+        platform=platform,
+        interpret=pallas.interpreted(),
+    )
+    numbers = None if bias is None else pack(bias)
+    wide = None if sinks is None else sinks.astype(jnp.float32)
+    return _with_derivative(call)(q_BTHK, k_BSGK, v_BSGV, wide, numbers, padded_places(call, masking))
+
+
+def _passes(call: Call) -> ModuleType:
+    from models.kernels.fused import gpu, tpu
+
+    return tpu if call.platform == "tpu" else gpu
+
+
+def _with_derivative(call: Call) -> Callable[[Array, Array, Array, Array | None, Array | None, Given], Array]:
+    """Returns the function of (q, k, v, sinks, numbers, places) with its own backward pass."""
+    passes = _passes(call)
+
+    def whole(q: Array, k: Array, v: Array, sinks: Array | None, numbers: Array | None, given: Given) -> Any:
+        arrays = _padded(call, q, k, v, numbers)
+        if sinks is not None:
+            arrays["sinks"] = sinks
+        out, logsumexp = passes.forward(call, arrays, given)
+        return out[:, : call.T, :, : v.shape[3]], logsumexp
+
+    @jax.custom_vjp
+    def attention(q: Array, k: Array, v: Array, sinks: Any, numbers: Any, given: Given) -> Array:
+        out: Array = whole(q, k, v, sinks, numbers, given)[0]
+        return out
+
+    def forward(q: Array, k: Array, v: Array, sinks: Any, numbers: Any, given: Given) -> tuple[Array, tuple]:
+        out, logsumexp = (checkpoint_name(x, SAVED) for x in whole(q, k, v, sinks, numbers, given))
+        return out, (q, k, v, sinks, numbers, given, out, logsumexp)
+
+    def backward(saved: tuple, d_out: Array) -> tuple:
+        q, k, v, sinks, numbers, given, out, logsumexp = saved
+        with jax.named_scope("delta"):
+            delta_BHT = jnp.einsum("bthv,bthv->bht", d_out, out, preferred_element_type=jnp.float32)
+        arrays = _padded(call, q, k, v, numbers)
+        d_out = _raised(call, d_out.astype(q.dtype), call.padded[0])
+        arrays |= {"d_out": d_out, "logsumexp": logsumexp, "delta": raised(delta_BHT, 2, call.padded[0])}
+        d_q, d_numbers = passes.backward_queries(call, arrays, given)
+        d_k, d_v = passes.backward_keys(call, arrays, given)
+        if numbers is not None and d_numbers is None:
+            d_numbers = jnp.zeros_like(numbers)
+        d_sinks = None
+        if sinks is not None:
+            shares = jnp.exp(sinks[:, None] - logsumexp[:, :, : call.T])
+            d_sinks = -jnp.sum(shares * delta_BHT, axis=(0, 2))
+        d_q, d_k, d_v = (d_x[:, : x.shape[1], :, : x.shape[3]] for d_x, x in ((d_q, q), (d_k, k), (d_v, v)))
+        return d_q, d_k, d_v, d_sinks, d_numbers, None
+
+    attention.defvjp(forward, backward)
+    return attention
+
+
+def _padded(call: Call, q: Array, k: Array, v: Array, numbers: Array | None) -> dict[str, Array]:
+    """Returns the arrays of every pass by name, at whole blocks."""
+    T, S = call.padded
+    arrays = {"q": _raised(call, q, T), "k": _raised(call, k, S), "v": _raised(call, v, S)}
+    return arrays if numbers is None else {**arrays, "numbers": numbers}
+
+
+def _raised(call: Call, x: Array, length: int) -> Array:
+    """Returns x [B, T, H, K] with T raised to a length and, on a GPU, K to a power of two."""
+    return raised(raised(x, 1, length), 3, width_of(x.shape[3]) if call.platform == "gpu" else x.shape[3])
