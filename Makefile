@@ -9,6 +9,7 @@
 #   make torture   faults put into real runs for MINUTES (30), by SEED (0); fails where a result is lost or differs
 #   make audit     the pinned dependencies against a list of known vulnerabilities (pypi, or SERVICE=osv); asks the network
 #   make bench     our speed beside transformers' and plain JAX's (minutes, and a download the first time)
+#   make study     a published comparison run anew, NAME=heads (docs/studies.md); hours, and a stopped one goes on
 #   make device    what an accelerator does with this project, DEVICE="--out=DIR --minutes=20"; 20 minutes
 #   make bench-hf  checkpoints of transformers against ours, in an environment of its own (minutes, and a download)
 #   make fuzz      spoilt input to every command, INPUTS of each kind (100): handled, refused clearly, found
@@ -20,6 +21,8 @@ DEMO ?= runs/demo
 INPUTS ?= 100
 BENCH ?=
 DEVICE ?=
+NAME ?=
+STUDY ?=
 MINUTES ?= 30
 SEED ?= 0
 SERVICE ?= pypi
@@ -38,12 +41,12 @@ ifneq ($(origin PYTHON),file)
 endif
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(EXTRAS)
-ROOMS := configs models data training eval convert sweeps report bench train.py
+ROOMS := configs models data training eval convert sweeps report studies bench train.py
 
 QUICK := tests/configs tests/data tests/models/positions tests/models/test_decode.py tests/eval/test_loss.py \
 	tests/eval/test_scoring.py tests/eval/test_profile.py tests/convert/test_separator.py tests/training/test_step.py
 
-.PHONY: demo quick test test-all check torture fuzz audit setup device bench bench-hf lock clean
+.PHONY: demo quick test test-all check torture fuzz audit setup device bench bench-hf study lock clean
 
 demo: $(STAMP)
 	$(BIN)/python -m sweeps.launch --sweep=configs/sweeps/demo.py --out=$(DEMO)
@@ -81,6 +84,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 device: $(STAMP)
 	$(BIN)/python -m bench.device $(DEVICE)
+
+study: $(STAMP)
+	$(BIN)/python -m studies.run $(NAME) $(STUDY)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench.speed $(BENCH)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOMS = ("configs", "models", "data", "training", "train", "eval", "convert", "sweeps", "report")
+ROOMS = ("configs", "models", "data", "training", "train", "eval", "convert", "sweeps", "report", "studies")
 ALLOWED = {
     "configs": set(),
     "models": {"configs"},
@@ -18,6 +18,7 @@ ALLOWED = {
     "convert": {"configs", "models", "data", "training"},
     "sweeps": {"configs", "models", "training", "train", "eval", "report"},
     "report": {"configs"},
+    "studies": {"configs", "report"},
 }
 
 
@@ -93,7 +94,7 @@ def test_a_circle_would_be_seen() -> None:
 @pytest.mark.parametrize(
     ("modules", "forbidden"),
     [
-        ("report.build, sweeps.status", ("jax", "flax", "tensorflow")),
+        ("report.build, sweeps.status, studies.build, studies.run", ("jax", "flax", "tensorflow")),
         ("training.loop.trainer, eval.run, sweeps.launch", ("tensorflow", "torch")),
         ("sweeps.launch, models.counting", ("jax", "flax")),
     ],

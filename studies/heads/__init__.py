@@ -1,0 +1,1 @@
+"""Head counts at a fixed width."""

@@ -1,0 +1,1 @@
+"""Key/value groups at equal parameters."""

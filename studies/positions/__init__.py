@@ -1,0 +1,1 @@
+"""Positional schemes past the training length."""

@@ -1,0 +1,55 @@
+"""Positional schemes past the training length: what is compared and with which published figures."""
+
+from studies.spec import ACCURACY, LOSS_AT, SLIDING, Cell, Chart, Ordering, Published, Study
+
+ALIBI, SLID, NOPE = "ALiBi, table 5", "ALiBi, table 7", "Kazemnejad et al. 2023"
+KINDS = "none learned sinusoidal rope p_rope xpos alibi t5 kerple_log kerple_power fire cope".split()
+LENGTHS = (64, 128, 256, 1024)
+TASKS = ("copy", "induction", "recall")
+
+
+def _grows(kind: str, measure: str, claim: str, source: str, published: str, sign: int) -> Ordering:
+    cell, against = (Cell(f"text-{kind}", measure, length) for length in (1024, 64))
+    return Ordering(claim, source, published, cell, against, sign)
+
+
+def _task(task: str, other: str) -> Ordering:
+    cell, against = (Cell(f"{task}-{kind}", ACCURACY, 40) for kind in ("none", other))
+    published = {"rope": "rank 0.69 against 0.33", "alibi": "rank 0.69 against 0.50"}[other]
+    return Ordering(f"Without positions {task} holds better at 2x than with {other}", NOPE, published, cell, against, 1)
+
+
+STUDY = Study(
+    name="positions",
+    title="Positional schemes past the training length",
+    question="Trained at one length, which positional scheme holds beyond it, in long and in sliding windows, and does "
+    "no scheme at all extrapolate best on small tasks?",
+    sweeps=("sweep.py",),
+    published=(
+        Published(ALIBI, "WikiText-103, 247M, trained at 512, at 512/1,024/3,072", "perplexity 19.73, 18.81, 18.40; "
+                  "trained at 3,072: sinusoidal 18.67, rotary 18.57, T5 18.01", "ALiBi holds past its length"),
+        Published(SLID, "the same, sliding", "ALiBi-512 18.30; sinusoidal 17.95; rotary 17.98",
+                  "the gain turns round under sliding windows"),
+        Published(NOPE, "107M, 10 tasks, trained to 20, tested to 40, 3 seeds",
+                  "mean reciprocal rank NoPE 0.69, T5 0.55, ALiBi 0.50, rotary 0.33, learned 0.22",
+                  "no positions extrapolate best"),
+    ),
+    orderings=(
+        _grows("alibi", LOSS_AT, "ALiBi's loss falls to 16x in one long window", ALIBI, "19.73 to 18.40", -1),
+        _grows("alibi", SLIDING, "ALiBi's loss stays to 16x in sliding windows", f"{SLID}, in kind", "18.3", 0),
+        _grows("sinusoidal", LOSS_AT, "Sinusoidal positions degrade to 16x", f"{ALIBI}, figure 1", "in a figure", 1),
+        _grows("rope", LOSS_AT, "RoPE degrades to 16x", f"{ALIBI}, figure 1", "in a figure", 1),
+        _grows("t5", LOSS_AT, "T5's bias degrades to 16x", f"{ALIBI}, figure 1", "in a figure", 1),
+        Ordering("T5's bias degrades less than RoPE at 16x", f"{ALIBI}, figure 1", "in a figure",
+                 Cell("text-t5", LOSS_AT, 1024), Cell("text-rope", LOSS_AT, 1024), -1),
+        *(_task(task, other) for task in TASKS for other in ("rope", "alibi")),
+    ),
+    charts=(
+        *(Chart(key, title, "Trained at 64 tokens; means with 95% intervals over seeds.", "tokens",
+                {kind: {length: Cell(f"text-{kind}", measure, length) for length in LENGTHS} for kind in KINDS})
+          for key, title, measure in (("long", "Loss in one long window", LOSS_AT),
+                                      ("sliding", "Loss in sliding windows", SLIDING))),
+    ),
+    hours="It needs about 1.5 hours of one core here, reckoned from single runs.",
+    columns={"parameters": "parameters"},
+)  # fmt: skip

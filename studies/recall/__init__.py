@@ -1,0 +1,1 @@
+"""Key-value recall by width, pairs and length."""

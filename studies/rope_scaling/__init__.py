@@ -1,0 +1,1 @@
+"""RoPE scalings on text and recall."""

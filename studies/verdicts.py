@@ -1,0 +1,121 @@
+"""The verdict on every published ordering, from a study's results by the report's statistics.
+
+A difference is paired by seed and, of the loss at the training length, by document; deviations are pooled over the
+cells of one condition where Bartlett's test does not refuse; Holm's correction is over all orderings of the study that
+were measured. "Shows" and "reversed" are resolved after it, in the published direction and against it. An ordering
+that says "no difference" shows where two one-sided tests place the difference within `care`, and is reversed where it
+is resolved to lie beyond `care`.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from scipy import special
+
+from report.statistics import text_noise
+from report.statistics.intervals import Difference, Noise, holm, paired
+from report.statistics.pooling import pooled
+from report.statistics.sequential import LEVEL
+from report.statistics.shares import paired_shares
+from studies.results import Results
+from studies.spec import LOSS, SHARES, Cell, Ordering, Study
+
+SHOWS, REVERSED, OPEN, MISSING = "shows", "reversed", "not resolved at this size", "not measured"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of an ordering; `p_holm` is corrected over `family` orderings."""
+
+    ordering: Ordering
+    difference: Difference
+    verdict: str
+    p_holm: float = math.nan
+    family: int = 0
+
+    @property
+    def share(self) -> bool:
+        """True where the difference is one of shares."""
+        return self.ordering.cell.measure in SHARES
+
+    @property
+    def smallest_seen(self) -> float:
+        """The smallest true difference that this design shows 4 times in 5; nan where there is none."""
+        return self.difference.smallest_seen(max(1, self.family))
+
+
+def verdicts(study: Study, results: Results) -> list[Verdict]:
+    """Returns the verdict on each of a study's orderings, in order."""
+    gaps = [difference(results, one.cell, one.against) for one in study.orderings]
+    tested = [_p(one, gap) for one, gap in zip(study.orderings, gaps, strict=True)]
+    adjusted, family = holm(tested), sum(map(math.isfinite, tested))
+    found = zip(study.orderings, gaps, adjusted, strict=True)
+    return [_judged(Verdict(one, gap, MISSING, p, family)) for one, gap, p in found]
+
+
+def difference(results: Results, cell: Cell, against: Cell) -> Difference:
+    """Returns cell - against, paired by seed, with all that is known of its noise."""
+    if cell.measure in SHARES:
+        return paired_shares(results.shares(cell), results.shares(against), _noise(results, cell, against))
+    mine, other = results.values(cell), results.values(against)
+    return paired(mine, other, _with_text(results, cell, against, _noise(results, cell, against)))
+
+
+def _noise(results: Results, cell: Cell, against: Cell) -> Noise:
+    """Returns the deviation pooled over the condition's cells that have the same seeds, where it may be."""
+    values = results.values(cell)
+    if cell.condition != against.condition or set(values) != set(results.values(against)):
+        return Noise()
+    alike = {_name(one): results.values(one) for one in results.cells(cell.condition)}
+    found = pooled({name: one for name, one in alike.items() if set(one) == set(values)})
+    if found is None or found.refused:
+        return Noise()
+    return Noise(found.deviation, found.arms, found.freedom)
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell.arm} {cell.scaling}"
+
+
+def _with_text(results: Results, cell: Cell, against: Cell, noise: Noise) -> Noise:
+    if cell.measure != LOSS or against.measure != LOSS:
+        return noise
+    seeds = tuple(sorted(set(results.values(cell)) & set(results.values(against))))
+    mine, other = (
+        {seed: results.text[one.arm, seed] for seed in seeds if (one.arm, seed) in results.text}
+        for one in (cell, against)
+    )
+    if len(seeds) < 2 or len(mine) < len(seeds) or len(other) < len(seeds):
+        return noise
+    sums_SD = text_noise.differences(mine, other, seeds)
+    if sums_SD is None:
+        return noise
+    tokens_D = mine[seeds[0]].tokens
+    variance, freedom = text_noise.variance(sums_SD, tokens_D)
+    resampled = text_noise.bootstrap(sums_SD, tokens_D)
+    return replace(noise, text_variance=variance, text_freedom=freedom, resampled=resampled)
+
+
+def _p(one: Ordering, gap: Difference) -> float:
+    """Returns the p-value that Holm's correction takes: of no difference, or of one of exactly `care`."""
+    if len(gap.seeds) < 2:
+        return math.nan
+    if one.sign:
+        return gap.p
+    if not gap.error > 0:
+        return math.nan
+    return float(2 * special.stdtr(gap.freedom, -abs(abs(gap.mean) - one.care) / gap.error))
+
+
+def _judged(one: Verdict) -> Verdict:
+    gap, ordering = one.difference, one.ordering
+    if len(gap.seeds) < 2:
+        return one
+    holds = one.p_holm <= LEVEL and not gap.few
+    if ordering.sign:
+        resolved = holds and gap.resolved
+        right = gap.mean * ordering.sign > 0
+        return replace(one, verdict=(SHOWS if right else REVERSED) if resolved else OPEN)
+    inside = -ordering.care < gap.low and gap.high < ordering.care
+    outside = gap.low > ordering.care or gap.high < -ordering.care
+    return replace(one, verdict=SHOWS if holds and inside else REVERSED if holds and outside else OPEN)
