@@ -41,7 +41,7 @@ ifneq ($(origin PYTHON),file)
 endif
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(EXTRAS)
-ROOMS := configs models data training eval convert sweeps report studies bench train.py
+ROOMS := configs models data training eval convert sweeps report studies bench train.py ablax.py
 
 QUICK := tests/configs tests/data tests/models/positions tests/models/test_decode.py tests/eval/test_loss.py \
 	tests/eval/test_scoring.py tests/eval/test_profile.py tests/convert/test_separator.py tests/training/test_step.py

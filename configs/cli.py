@@ -168,14 +168,23 @@ def split_overrides(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     return overrides, rest
 
 
+class _Captured(Exception):
+    """Ends a command once its parser is made."""
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports a mistake in one line and answers an unknown option with the nearest real one."""
+
+    captured: "list[Parser] | None" = None  # where parsers go instead of parsing (`parser_of`)
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
         """Returns what was given and what is unknown; an empty text where a path or a name is needed is refused.
 
         It is a shell's variable that was not set; as a path it would be the folder one happens to be in.
         """
+        if Parser.captured is not None:
+            Parser.captured.append(self)
+            raise _Captured
         arguments, unknown = super().parse_known_args(*args, **kwargs)
         for action in self._actions:
             value = getattr(arguments, action.dest, None)
@@ -193,9 +202,10 @@ class Parser(argparse.ArgumentParser):
         unknown = re.search(r"unrecognized arguments: (\S+)", message)
         if unknown:
             options = [option for action in self._actions for option in action.option_strings]
-            name = unknown.group(1).lstrip("-").removeprefix("config.")
-            if name.partition("=")[0] in fields.types():
-                message += f"; a field is set by --config.{name}"
+            name, separator, value = unknown.group(1).lstrip("-").removeprefix("config.").partition("=")
+            named = [one for one in fields.types() if one == name or one.endswith(f".{name}")]
+            if named:
+                message += f"; a field is set by --config.{min(named, key=len)}{separator}{value}"
             else:
                 message += nearest(unknown.group(1).split("=")[0], options)
         raise UserError(f"{message} (see --help)")
@@ -204,6 +214,18 @@ class Parser(argparse.ArgumentParser):
 def parser(description: str) -> Parser:
     """Returns a parser for one command; `description` opens its --help."""
     return Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+
+
+def parser_of(function: Callable[[list[str]], Any]) -> Parser:
+    """Returns the parser of a command's `main`, which is called up to the point where it parses its arguments."""
+    Parser.captured = []
+    try:
+        function([])
+    except _Captured:
+        return Parser.captured[0]
+    finally:
+        Parser.captured = None
+    raise TypeError(f"{function.__module__}.{function.__qualname__} makes no parser by cli.parser")
 
 
 # Failures of a disk, or of a path that was given, rather than of the program.

@@ -19,21 +19,17 @@ from ml_collections import ConfigDict
 
 from configs import base, cli
 from configs.errors import UserError, nearest
-from convert import files, tensors
+from convert import files, options, tensors
 from convert.families import FAMILIES, Family
 from convert.families.family import resolved
 from convert.keys import Keys, Ours
+from convert.options import FREE
 from convert.tensors import QKV
 from convert.writing import refuse_existing, write_run
 from data import tokenizers
 from models import initial
 from training.run_directory.checkpoint import flat
 
-# Fields of the model that change how it is computed, not what; all others are the checkpoint's.
-FREE = (
-    "dtype", "scan_layers", "remat", "dropout", "init", "init_std", "attention.kernel", "attention.qkv",
-    "attention.kv_storage",
-)  # fmt: skip
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")  # kept for the way back
 TOKENS_A_BATCH = 8192
 
@@ -199,15 +195,7 @@ def _parameters(family: Family, config: ConfigDict, weights: files.Weights, sour
 def main(argv: Sequence[str]) -> None:
     """The command."""
     overrides, rest = cli.split_overrides(argv)
-    parser = cli.parser(__doc__ or "")
-    parser.add_argument("--from", dest="source", required=True, metavar="DIR", help="the checkpoint's folder")
-    parser.add_argument("--workdir", required=True, metavar="RUN", help="the run directory, which must not exist")
-    parser.add_argument("--ignore", default="", metavar="KEYS", help="keys of config.json without effect, with commas")
-    parser.epilog = (
-        "--config.FIELD=VALUE sets a field of the run: --config.data.length=2048, say, for rows shorter than the model "
-        f"serves. Of the model's fields only {', '.join(FREE)}."
-    )
-    args = parser.parse_args(rest)
+    args = options.from_hf(__doc__ or "").parse_args(rest)
     for name in overrides:
         if name.startswith("model.") and name.removeprefix("model.") not in FREE:
             raise UserError(f"--config.{name}: is the checkpoint's; only {', '.join(FREE)} can be set")

@@ -10,6 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from configs.errors import UserError
+from convert.options import POOLS
 from convert.tensors import PARTS, Params, fuse, split
 from models.declared import attention, positions
 from models.declared.model import layers_of, parameters
@@ -17,7 +18,6 @@ from models.declared.parameter import KV, QUERY, Parameter
 from models.initial import initialise
 from training.run_directory.checkpoint import flat
 
-POOLS = ("mean", "first", "random", "fresh")
 OUT = "blocks.attention.out.kernel"
 
 # Added to the seed, so that fresh heads are not those the run began with where both seeds are the default.

@@ -14,7 +14,6 @@ keeps as many. RUN is only read. NEW is a run directory like any other, and trai
 if not __package__:  # it was started by its path, from where nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m convert.surgery")
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from configs.errors import ConfigError, UserError, nearest
 from configs.rules.positions import SCALED, SCALINGS, kinds_of
 from configs.schema.allowed import either
 from convert import heads as of_heads
+from convert import options
 from convert.tensors import Params
 from convert.writing import refuse_existing, write_run
 from training.run_directory import run as runs
@@ -232,36 +232,10 @@ def parse_heads(text: str) -> list[tuple[int, int]]:
     return results
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__ or "")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="kv_heads | rope | drop_heads")
-
-    def command(name: str, description: str) -> argparse.ArgumentParser:
-        result = commands.add_parser(name, description=description, help=description, allow_abbrev=False)
-        result.add_argument("--from", dest="source", required=True, metavar="RUN", help="the run directory to read")
-        result.add_argument("--workdir", required=True, metavar="NEW", help="the run directory to write")
-        result.epilog = "--config.FIELD=VALUE sets a further field of the new run: its data, budget or optimizer."
-        return result
-
-    group = command("kv_heads", "join key/value heads: MHA to GQA or MQA")
-    group.add_argument("--num_kv_heads", type=int, required=True, help="how many remain; must divide the run's")
-    pools = "of each group take the mean (default), the first, a random one, or initialise it afresh"
-    group.add_argument("--pool", choices=of_heads.POOLS, default="mean", help=pools)
-    group.add_argument("--seed", type=int, default=0, help="of --pool=random and fresh")
-    turn = command("rope", "set another RoPE scaling or another length")
-    turn.add_argument("--scaling", metavar="KIND", help=either(SCALINGS))
-    turn.add_argument("--factor", type=float, help="the stretch (default: length / original length)")
-    turn.add_argument("--length", type=int, help="tokens a row from here on")
-    drop = command("drop_heads", "mask or remove attention heads")
-    drop.add_argument("--heads", required=True, metavar="L:H,...", help="layer:head pairs, counted from 0")
-    drop.add_argument("--remove", action="store_true", help="make the model smaller; every layer must lose as many")
-    return parser
-
-
 def main(argv: Sequence[str]) -> None:
     """The command."""
     overrides, rest = cli.split_overrides(argv)
-    args = _parser().parse_args(rest)
+    args = options.surgery(__doc__ or "").parse_args(rest)
     paths = (args.source, args.workdir)
     try:
         if args.command == "kv_heads":

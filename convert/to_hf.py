@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from configs import cli, fields
 from configs.errors import ConfigError, UserError, nearest
-from convert import files, tensors
+from convert import files, options, tensors
 from convert.families import FAMILIES, Family
 from convert.families.family import resolved
 from convert.keys import Keys, Theirs
@@ -174,11 +174,7 @@ def significant(model: ConfigDict) -> dict[str, Any]:
 
 def main(argv: Sequence[str]) -> None:
     """The command."""
-    parser = cli.parser(__doc__ or "")
-    parser.add_argument("--workdir", required=True, metavar="RUN", help="the run directory")
-    parser.add_argument("--to", required=True, metavar="DIR", help="the folder to write, which must not exist")
-    parser.add_argument("--family", choices=tuple(FAMILIES), help="model_type; by default the first that fits")
-    args = parser.parse_args(argv)
+    args = options.to_hf(__doc__ or "").parse_args(argv)
     to = export(args.workdir, args.to, args.family)
     print(f"{args.workdir} -> {to} ({read_json(to / files.CONFIG)['model_type']})")
 

@@ -29,6 +29,7 @@ from ml_collections import ConfigDict
 
 from configs import cli, fields, validate
 from configs.errors import ConfigError, UserError
+from eval import options
 from models import initialise
 from models.transformer import Transformer
 from training.run_directory.files import write_json
@@ -39,7 +40,6 @@ FLAT = 0.2  # largest slope, up or down, that counts as flat
 FALLS = 0.6  # how far the logits' slope may be below 0: what is random in them has -1/2
 GROWS = 0.3  # slope that some coordinate of the control must have
 VOCABULARY = 256  # where the config leaves it open
-WIDTHS = (64, 128, 256, 512)
 
 
 @dataclass(frozen=True)
@@ -177,16 +177,7 @@ def _widths(given: str) -> tuple[int, ...]:
 def main(argv: list[str]) -> int:
     """The command."""
     overrides, rest = cli.split_overrides(argv)
-    parser = cli.parser(__doc__ or "")
-    parser.add_argument("--config", required=True, metavar="FILE", help="a config file; --config.x=v changes a field")
-    parser.add_argument("--widths", default=",".join(map(str, WIDTHS)), help="two or more (%(default)s)")
-    parser.add_argument("--steps", type=int, default=5, help="of Adam, at optimizer.learning_rate (%(default)s)")
-    parser.add_argument("--seeds", type=int, default=2, help="that are averaged over (%(default)s)")
-    parser.add_argument(
-        "--grow", choices=("num_heads", "head_dim"), default="num_heads", help="with width (%(default)s)"
-    )
-    parser.add_argument("--json", metavar="FILE", help="also write the numbers there")
-    args = parser.parse_args(rest)
+    args = options.coordinates(__doc__ or "").parse_args(rest)
     for name in ("steps", "seeds"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name}={getattr(args, name)}: must be 1 or more")

@@ -30,6 +30,7 @@ from ml_collections import ConfigDict
 from configs import cli
 from configs.documents import ordinary
 from configs.errors import UserError, nearest
+from eval import options
 from eval.progress import Quiet, Reporter
 from eval.quality.scoring import LOGITS
 from models import decode
@@ -44,13 +45,8 @@ INTEGERS = ("I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64")
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(options.Drawing):
     """How to go on: temperature 0 takes the likeliest token; else tokens are drawn (see `decode.generate`)."""
-
-    max_new: int = 64
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int = 0
 
     def check(self) -> None:
         """Refuses settings out of range.
@@ -228,19 +224,7 @@ def from_text(workdir: str | Path, prompt: str, settings: Settings) -> str:
 
 def main(argv: Sequence[str]) -> None:
     """The command."""
-    parser = cli.parser(__doc__ or "")
-    parser.add_argument("--workdir", required=True, metavar="RUN", help="the run directory")
-    parser.add_argument("--tokens", metavar="IN", help="safetensors file with input_ids and maybe attention_mask")
-    parser.add_argument("--out", metavar="OUT", help="with --tokens: the safetensors file to write, whole")
-    parser.add_argument("--prompt", metavar="TEXT", help="instead of --tokens: print this text and its continuation")
-    default = Settings()
-    parser.add_argument("--max_new", type=int, default=default.max_new, help="tokens to add (default: %(default)s)")
-    parser.add_argument(
-        "--temperature", type=float, default=default.temperature, help="0: the likeliest token (default); else draw"
-    )
-    parser.add_argument("--top_p", type=float, default=default.top_p, help="draw from this share of probability alone")
-    parser.add_argument("--seed", type=int, default=default.seed, help="of drawing (default: %(default)s)")
-    args = parser.parse_args(list(argv))
+    args = options.generate(__doc__ or "").parse_args(list(argv))
     settings = Settings(args.max_new, args.temperature, args.top_p, args.seed)
     if (args.tokens is None) == (args.prompt is None):
         raise UserError("give one of --tokens=IN and --prompt=TEXT (see --help)")

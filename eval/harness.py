@@ -23,6 +23,7 @@ import tokenizers
 
 from configs import cli
 from configs.errors import UserError
+from eval import options
 from eval.progress import Reporter
 from eval.quality import scoring
 from eval.run import record
@@ -271,17 +272,7 @@ def _lengths(given: str | None) -> dict[str, list[int]]:
 
 def main(argv: Sequence[str]) -> None:
     """The command."""
-    parser = cli.parser(__doc__ or "")
-    parser.add_argument("--workdir", required=True, help="the run directory")
-    parser.add_argument("--tasks", required=True, help="comma-separated names of the harness's tasks")
-    parser.add_argument("--include_path", help="a folder of further tasks in YAML files")
-    parser.add_argument("--num_fewshot", type=int, help="examples before each question; by default the task's")
-    parser.add_argument("--limit", type=int, help="examples a task; all by default")
-    parser.add_argument("--batch_size", type=int, default=8, help="rows at once (default: %(default)s)")
-    parser.add_argument(
-        "--max_lengths", help="comma-separated lengths in tokens, for tasks (RULER) that make their own"
-    )
-    args = parser.parse_args(argv)
+    args = options.harness(__doc__ or "").parse_args(argv)
     # The harness forks, to read its task files and for its bootstrap, which JAX's threads would not survive.
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
     began = time.perf_counter()

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from configs import cli
-from configs.fields import listing
+from eval import options
 from eval import run as command
 from eval.cost.scopes import DIRECTIONS
 from eval.progress import Reporter
@@ -51,10 +51,7 @@ def show(results: dict[str, Any], console: Console) -> None:
 def main(argv: Sequence[str]) -> int:
     """The command."""
     overrides, rest = cli.split_overrides(argv)
-    parser = cli.parser(__doc__ or "")
-    parser.add_argument("--workdir", required=True, help="the run directory")
-    parser.epilog = listing.overview("eval.throughput")
-    args = parser.parse_args(rest)
+    args = options.profile(__doc__ or "").parse_args(rest)
     settings = command.eval_settings(overrides)
     compilation.enable_cache()
     result = command.evaluate(args.workdir, ["profile"], settings, Reporter())["profile"]

@@ -13,17 +13,15 @@ from typing import Any
 from configs import cli, provenance
 from configs.errors import UserError, nearest
 from configs.evaluations import EVALUATIONS
-from configs.fields import listing
 from configs.validate import check, to_dict
-from eval import headline
+from eval import headline, options
+from eval.options import DEFAULT
 from eval.progress import Quiet, Reporter
 from training.run_directory import files
 from training.run_directory import run as runs
 from training.runtime import compilation
 
 SCHEMA = 1
-
-DEFAULT = tuple(name for name, evaluation in EVALUATIONS.items() if evaluation.default)
 
 
 def evaluate(
@@ -129,18 +127,7 @@ def eval_settings(overrides: Mapping[str, Any]) -> dict[str, Any]:
 def main(argv: Sequence[str]) -> int:
     """The command."""
     overrides, rest = cli.split_overrides(argv)
-    parser = cli.parser(__doc__ or "")
-    parser.add_argument("--workdir", required=True, help="the run directory")
-    parser.add_argument(
-        "--evals",
-        default=",".join(DEFAULT),
-        help=f"comma-separated, of: {', '.join(EVALUATIONS)} (the default: %(default)s)",
-    )
-    parser.epilog = (
-        f"{listing.overview('eval')}\n--config.mesh.context=N evaluates the loss with each row's tokens divided over N "
-        "devices."
-    )
-    args = parser.parse_args(rest)
+    args = options.run(__doc__ or "").parse_args(rest)
     context = overrides.pop("mesh.context", 1)
     settings = eval_settings(overrides)
     names = [name.strip() for name in args.evals.split(",") if name.strip()]

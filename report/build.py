@@ -23,18 +23,18 @@ from configs import cli
 from configs.documents import ordinary
 from configs.errors import UserError
 from configs.folders import own
-from report import live
+from report import live, options
 from report.charts import effects, export, grid, heads, ladder, lengths, profile, selection, training
 from report.charts.figures import Figure
 from report.claims import comparisons
 from report.claims.ladder import claimed
 from report.files import write
+from report.options import EVERY
 from report.page import html, table
 from report.page.formats import inert, slug
 from report.reading import frames
 from report.reading.directories import Study, Sweep, read
 
-EVERY = 30  # seconds between two looks of a live report
 SMALL = 200_000  # bytes up to which a picture in the page is vectors in any case
 _DRAWN: dict[str, tuple[str, html.Image]] = {}  # a plot's path -> (digest of its spec, its picture)
 MADE = (".csv", ".html", ".md", ".parquet", ".pdf", ".png", ".svg", ".tex")  # endings of what a build writes
@@ -200,11 +200,7 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 
 def main(argv: list[str]) -> None:
     """Builds the report and prints where it lies."""
-    parser = cli.parser(__doc__ or "")
-    parser.add_argument("directory", metavar="DIR", help="a sweep directory or a single run directory")
-    parser.add_argument("--live", action="store_true", help="build again when runs have changed, until all have ended")
-    parser.add_argument("--every", type=int, metavar="SECONDS", help=f"with --live: between two looks; default {EVERY}")
-    args = parser.parse_args(argv)
+    args = options.build(__doc__ or "").parse_args(argv)
     if args.every is not None and not args.live:
         raise UserError("--every: says how often --live looks, so it needs --live")
     if args.every is not None and args.every < 1:

@@ -17,7 +17,7 @@ from pathlib import Path
 from configs import cli
 from configs.errors import UserError, nearest
 from configs.terminal import plain
-from report import build
+from report import build, options
 from report.claims import verdict, words
 from report.page import table, terminal
 from report.reading.directories import Arm, Study, Sweep, read
@@ -112,11 +112,7 @@ def _wrapped(line: str) -> str:
 
 def main(argv: list[str]) -> None:
     """Prints the comparison, or writes it as a report."""
-    parser = cli.parser(__doc__ or "")
-    parser.add_argument("directories", metavar="DIR", nargs="+", help="sweep or run directories, two or more")
-    parser.add_argument("--baseline", metavar="ARM", help="the arm that all are compared with")
-    parser.add_argument("--out", metavar="FOLDER", help="write a report there")
-    args = parser.parse_args(argv)
+    args = options.compare(__doc__ or "").parse_args(argv)
     sweep = combined(args.directories, args.baseline)
     if args.out is None:
         print(plain(summary(sweep), keep="\n"))

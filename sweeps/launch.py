@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from configs import cli
+from configs import cli, commands
 from sweeps import display
 from sweeps.execution import packs
 from sweeps.execution import policy as policies
@@ -105,7 +105,8 @@ def _report(report: Callable[[Path], Any], directory: Path, summary: Summary) ->
         print(f"report: {report(directory)}", flush=True)
     except Exception as error:
         summary.report_error = f"{type(error).__name__}: {error}"
-        print(f"the report failed: {summary.report_error} (python -m report.build {directory} tries again)")
+        again = f"{commands.spelled('report.build')} {directory}"
+        print(f"the report failed: {summary.report_error} ({again} tries again)")
 
 
 def build_report(directory: Path) -> Path:

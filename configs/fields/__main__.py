@@ -1,5 +1,6 @@
 """python -m configs.fields [PREFIX]: every field with its default, what is allowed and its unit or meaning.
 
+python -m configs.fields optimizer
 python -m configs.fields model.position
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from configs import cli, validate
 from configs.errors import UserError
-from eval import equivalence
+from eval import equivalence, options
 from eval import run as command
 from eval.progress import Reporter
 from training.run_directory import files
@@ -22,15 +22,7 @@ from training.runtime import compilation, compile_only, startup
 def main(argv: Sequence[str]) -> int:
     """The command."""
     overrides, rest = cli.split_overrides(argv)
-    parser = cli.parser(__doc__ or "")
-    parser.add_argument("--workdir", help="a run directory; its eval/equivalence.json is written")
-    parser.add_argument("--config", help="a config file, in place of --workdir: its first parameters are tried")
-    parser.add_argument("--out", help="with --config: where to write the JSON")
-    parser.add_argument("--length", type=int, help="tokens a row; 0: data.length (eval.equivalence.length)")
-    parser.add_argument("--batch", type=int, help="rows; 0: data.batch_size (eval.equivalence.batch_size)")
-    parser.epilog = "--config.x=v changes a field: any with --config, those of eval with --workdir."
-    parser.add_argument("--target", help="with --config: compile for it instead, such as h100:1 or v5e:1x1")
-    args = parser.parse_args(rest)
+    args = options.equivalence(__doc__ or "").parse_args(rest)
     for name, value in (("length", args.length), ("batch_size", args.batch)):
         if value is not None:
             overrides[f"eval.equivalence.{name}"] = value

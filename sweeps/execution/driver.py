@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from configs import interrupt
+from configs import commands, interrupt
 from configs.evaluations import EVALUATIONS
 from sweeps.execution import packs
 from sweeps.execution.policy import RESUMPTIONS, Policy
@@ -121,8 +121,8 @@ class Driver:
             elif word is not None and record.key in expected:
                 taken.add(record.key)
                 self.summary.busy[record.key] = (
-                    f"{record.engine} has it as job {record.id} ({word.state}); python -m sweeps.cancel "
-                    f"{self.directory} takes it back"
+                    f"{record.engine} has it as job {record.id} ({word.state}); "
+                    f"{commands.spelled('sweeps.cancel')} {self.directory} takes it back"
                 )
         self.waiting = self._waiting(job for key, job in expected.items() if key not in taken)
 
@@ -325,7 +325,7 @@ class Driver:
         if self.engine.detached and not self.summary.cancelled:
             self.display.say(
                 f"{number} run{'s' * (number > 1)} left to {self.engine.name}: the same command follows them, "
-                f"python -m sweeps.cancel {self.directory} ends them"
+                f"{commands.spelled('sweeps.cancel')} {self.directory} ends them"
             )
             return
         self.display.say(f"stopping: {number} run{'s' * (number > 1)} being saved (again to end at once)")

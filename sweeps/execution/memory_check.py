@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from configs import commands
 from configs.errors import ConfigError
 from sweeps.execution import worker
 from sweeps.launchers.resources import Machine
@@ -37,7 +38,7 @@ def check(sweep: Sweep, directory: Path, here: Machine) -> None:
                 problems.append(
                     f"{arm.name} does not fit: its parameters, gradients and optimizer alone need {size(needed)}, and "
                     f"this {'machine' if here.platform == 'cpu' else here.platform} has {size(here.memory)} "
-                    f"(python -m sweeps.plan --sweep={sweep.file} tells all that an arm needs)"
+                    f"({commands.spelled('sweeps.plan')} --sweep={sweep.file} tells all that an arm needs)"
                 )
     if problems:
         raise ConfigError(problems)

@@ -31,18 +31,19 @@ def options() -> dict[str, tuple[Option, list[str]]]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds --launcher, --workers and the launchers' options."""
     default, *others = LAUNCHERS
-    parser.add_argument(
+    action = parser.add_argument(
         "--launcher", default=default, metavar="NAME",
         help=f"where runs run: {either([f'{default} (the default)', *others])}",
     )  # fmt: skip
+    action.values = list(LAUNCHERS)  # type: ignore[attr-defined] # for completion; a wrong name has its own message
     parser.add_argument(
         "--workers", type=int, metavar="N",
         help="runs at a time: worker processes (by default by cores or devices), queued jobs, or tasks",
     )  # fmt: skip
     for name, (option, takers) in options().items():
-        action: Any = {"action": "append"} if option.repeated else {}
+        repeated: Any = {"action": "append"} if option.repeated else {}
         parser.add_argument(
-            f"--{name}", metavar=option.metavar, help=f"{' and '.join(takers)}: {option.help}", **action
+            f"--{name}", metavar=option.metavar, help=f"{' and '.join(takers)}: {option.help}", **repeated
         )
 
 

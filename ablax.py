@@ -1,0 +1,27 @@
+"""The `ablax` command: every command of the project under one name, from any folder.
+
+    ablax train --config=configs/lm.py --workdir=runs/h8
+    ablax sweep --sweep=configs/sweeps/demo.py --out=runs/demo
+
+`ablax --help` lists the commands. The project stays in its checkout: this file lies there, and the installed command
+imports the rooms from beside it, whatever the folder it is started in. Files are named from the user's folder; a config
+or sweep file that is not there is looked for in the checkout.
+"""
+
+import sys
+from pathlib import Path
+
+CHECKOUT = str(Path(__file__).resolve().parent)
+if CHECKOUT not in sys.path:
+    sys.path.insert(0, CHECKOUT)
+
+from configs import cli, commands  # noqa: E402
+
+
+def main() -> None:
+    """Runs a command; the entry point of the installed script."""
+    cli.main(commands.main)
+
+
+if __name__ == "__main__":
+    main()
