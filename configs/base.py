@@ -382,8 +382,8 @@ SCHEMA = Schema(group(
     name=field("", "a label for reports", resume=True, program=NONE, pack=True),
     seed=field(0, "fixes initialisation, data order and dropout; any whole number in 0 .. 2**63 - 1",
                rule("0 .. 2**63 - 1", lambda value: 0 <= value < 2**63, largest=None), program=ARGUMENT, pack=True),
-    tracker=field("none", "none, or wandb: metrics also go to Weights & Biases, set up by its own WANDB_* variables",
-                  choice("none", "wandb"), resume=True, program=NONE),
+    tracker=field("none", "where metrics also go: Weights & Biases or MLflow, set up by their own variables (WANDB_*, "
+                  "MLFLOW_*)", choice("none", "wandb", "mlflow"), resume=True, program=NONE),
     init_from=field("", 'a run directory whose parameters start this run (in sweeps "arm:NAME"); empty: random',
                     program=NONE),
     init_state=field("parameters", "what is taken of init_from: parameters, or branch: all of its state, with the "

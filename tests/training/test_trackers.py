@@ -144,6 +144,79 @@ def test_without_the_package_the_message_names_the_extra(tiny, tmp_path, monkeyp
         trackers.opened(tiny(tracker="wandb"), tmp_path, 0)
 
 
+@pytest.fixture
+def store(tmp_path, monkeypatch) -> str:
+    for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ABLAX_CACHE", str(tmp_path / "cache"))
+    address = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    return address
+
+
+def test_a_run_in_two_parts_is_one_run_of_mlflow(tiny, tmp_path, store) -> None:
+    workdir = tmp_path / "sweep" / "runs" / "h2" / "seed0"
+    workdir.mkdir(parents=True)
+    (tmp_path / "sweep" / "sweep.json").write_text("{}")
+    (workdir / "tracker.json").write_text('{"wandb": {"id": "w"}}')
+    config = validate.resolve(tiny(tracker="mlflow"))
+    lines = [{"step": step, "train_loss": 3.0 / step, "stage": 0, "val_loss": None} for step in (3, 6, 9, 12)]
+    (first,) = trackers.opened(config, workdir, 0)
+    assert isinstance(first, trackers.MLflow)
+    for line in lines[:3]:
+        first.write(line)
+    first.close("preempted")
+    client = first.client
+    run = client.get_run(first.id)
+    assert run.info.status == "KILLED" and run.info.run_name == "h2/seed0"
+    assert run.data.params["model.num_heads"] == "2" and run.data.params["optimizer.learning_rate"] == "0.01"
+    assert {*run.data.params} == {*fields.types()}
+    assert client.get_experiment(run.info.experiment_id).name == "sweep"
+    kept = read_json(workdir / "tracker.json")
+    assert kept["mlflow"]["id"] == first.id and kept["wandb"] == {"id": "w"}
+
+    (second,) = trackers.opened(config, workdir, 6)  # its checkpoint is of step 6: step 9 comes again
+    assert isinstance(second, trackers.MLflow) and second.id == first.id
+    assert client.get_run(first.id).info.status == "RUNNING"
+    for line in lines[2:]:
+        second.write(line)
+    second.close("done")
+    logged = {(one.step, one.value) for one in client.get_metric_history(first.id, "train_loss")}
+    assert logged == {(line["step"], line["train_loss"]) for line in lines}
+    assert len(client.get_metric_history(first.id, "train_loss")) == 4, "step 9 was logged twice"
+    assert "val_loss" not in client.get_run(first.id).data.metrics
+    assert client.get_run(first.id).info.status == "FINISHED" and client.get_run(first.id).data.tags["status"] == "done"
+
+    # Another store does not have the run: it begins one there.
+    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{tmp_path}/other.db"
+    (third,) = trackers.opened(config, workdir, 6)
+    assert isinstance(third, trackers.MLflow) and third.id != first.id
+
+
+def test_a_server_of_mlflow_that_is_gone_ends_the_tracker_and_not_the_run(tiny, tmp_path, store, monkeypatch) -> None:
+    config = validate.resolve(tiny(tracker="mlflow"))
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secretsecret@127.0.0.1:9")
+    with pytest.raises(UserError, match=r"tracker = mlflow: .*keeps it on this machine") as error:
+        trackers.opened(config, tmp_path, 0)
+    assert "secretsecret" not in str(error.value) and "\n" not in str(error.value)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    (opened,) = trackers.opened(config, tmp_path, 0)
+    assert isinstance(opened, trackers.MLflow)
+
+    def lost(*_: Any, **__: Any) -> None:
+        raise ConnectionError("the server is gone")
+
+    monkeypatch.setattr(opened.client, "log_batch", lost)
+    said: list[str] = []
+    log = MetricsLog(tmp_path, 0, [trackers.Guarded(opened, said.append)])
+    for step in (1, 2):
+        log.write({"step": step, "train_loss": 1.0})
+    log.close("done")
+    assert said == ["MLflow stopped, the run continues: ConnectionError: the server is gone"]
+    assert len([*read_lines(tmp_path / "metrics.jsonl")]) == 2
+
+
 def test_no_tracker_is_required(tiny, tmp_path, monkeypatch) -> None:
     for name in ("wandb", "tensorboardX"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
@@ -177,10 +250,10 @@ def test_only_values_of_secret_variables_are_redacted() -> None:
 
 def test_an_unknown_tracker_is_refused_and_another_tracker_is_the_same_run(tiny) -> None:
     config = tiny()
-    cli.apply(config, {"tracker": "mlflow"})
-    with pytest.raises(ConfigError, match="tracker = 'mlflow': must be"):
+    cli.apply(config, {"tracker": "aim"})
+    with pytest.raises(ConfigError, match="tracker = 'aim': must be none, wandb or mlflow"):
         validate.check(config)
     assert fields.resumable("tracker")
     assert ("none", *trackers.TRACKERS) == fields.choices("tracker")
-    with pytest.raises(UserError, match=r"tracker = 'wandbb': must be none, wandb; did you mean wandb\?"):
+    with pytest.raises(UserError, match=r"tracker = 'wandbb': must be none, wandb, mlflow; did you mean wandb\?"):
         trackers.tracker("wandbb")
