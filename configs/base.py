@@ -74,6 +74,13 @@ _ATTENTION = group(
     scale_rule=field("auto", "of q.k: sqrt (1/sqrt(head_dim)), mup (1/head_dim, arXiv 2203.03466), or auto; "
                      "head_dim is that of queries, nope_dim + rope_dim for mla", choice("auto", "sqrt", "mup")),
     scale=unset(float, "a number that multiplies q.k; scale_rule = auto: this where set, else sqrt", _POSITIVE),
+    gate=group(  # models/switches/gate.py
+        kind=field("none", "a sigmoid gate on heads' outputs (2505.06708): none, head (a number a head) or element",
+                   choice("none", "head", "element")),
+        dims=unset(int, "of the layer's input, the first ones, which the gate reads; unset: width", _POSITIVE,
+                   resolve=attention.gate_dims),
+    ),
+    exclusive=field(False, "heads give what is orthogonal to their token's own value (XSA, 2603.09078)"),
     kv_storage=field("auto", "of the KV cache: auto (the compute dtype), int8 or fp8 (8 bits and a scale)",
                      choice("auto", "int8", "fp8")),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Attention of one layer: projections, QK-norm, rotation, the core, and the way back to the width."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from models.declared.parameter import Parameters, under
 from models.kv_cache import Entry, Placement, Track
 from models.layers import Initializer, Linear, Norm
 from models.positions import Scheme, temperature_of
+from models.switches.exclusive import exclusive
+from models.switches.gate import OutputGate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Core(nnx.Module):
         self.temperature = temperature_of(config)
         self.turning_dim = turning_dim(config)
         self.sinks = initial.maybe(declared, "sinks")
+        self.exclusive = attention.exclusive
+        self.gate = OutputGate(config, initial, declared) if "gate.kernel" in declared else None
 
     def scale_queries(self, q_BTHK: Array, rows: Rows, scheme: Scheme) -> Array:
         """Returns queries times the temperature of their positions, where the config has one."""
@@ -74,6 +79,7 @@ class Core(nnx.Module):
         scheme: Scheme,
         window: int | None,
         *,
+        finish: Callable[[Array], Array] | None = None,
         scale: float | None = None,
         kernel: str | None = None,
     ) -> Array:
@@ -87,6 +93,7 @@ class Core(nnx.Module):
             of_kv: where the keys lie.
             scheme: the layer's positions.
             window: keys each query sees, itself included.
+            finish: what makes the heads' outputs of what they attended to (`finished`).
             scale: multiplies q.k; None: the config's.
             kernel: None: the config's.
         """
@@ -105,7 +112,22 @@ class Core(nnx.Module):
         }
         with jax.named_scope("attention"):
             out = kernels.attend(q_BTHK, k_BSGK, v_BSGV, **requested, kernel=self.kernel if kernel is None else kernel)
+        out = out if finish is None else finish(out)
         return out if self.look is None else self.look(q_BTHK, k_BSGK, v_BSGV, out, requested)
+
+    def finished(self, out_BTHV: Array, x_BTD: Array, v_BTGV: Array | None = None) -> Array:
+        """Returns the heads' outputs as the output projection takes them: what they attended to, after the switches.
+
+        Args:
+            out_BTHV: what they attended to.
+            x_BTD: the layer's normalised input at the queries, or at more tokens that end with them.
+            v_BTGV: values of the same tokens, for exclusive attention.
+        """
+        T = out_BTHV.shape[1]
+        if self.exclusive:
+            assert v_BTGV is not None
+            out_BTHV = exclusive(out_BTHV, v_BTGV[:, -T:])
+        return out_BTHV if self.gate is None else self.gate.applied(out_BTHV, x_BTD[:, -T:])
 
 
 class Attention(Core):
@@ -169,11 +191,12 @@ class Attention(Core):
             q_BTHK = self.scale_queries(scheme.rotate(q_BTHK, of_q.positions, of_q.lengths), of_q, scheme)
             k_BSGK = scheme.rotate(k_BSGK, rows.positions, rows.lengths, keys=True)
         of_kv = Track(rows.positions, rows.segments)
+        finish = functools.partial(self.finished, x_BTD=x_BTD, v_BTGV=v_BSGK)
         if entry is not None and rows.placement is not None:
             with jax.named_scope("kv_cache"):
                 entry, kept, of_kv = rows.placement.keep(entry, {"k": k_BSGK, "v": v_BSGK}, x_BTD.dtype)
                 k_BSGK, v_BSGK = kept["k"], kept["v"]
-        out_BTHK = self.attend(q_BTHK, k_BSGK, v_BSGK, of_q, of_kv, scheme, window)
+        out_BTHK = self.attend(q_BTHK, k_BSGK, v_BSGK, of_q, of_kv, scheme, window, finish=finish)
         with jax.named_scope("out_projection"):
             out = out_BTHK.reshape(*out_BTHK.shape[:2], self.num_heads * self.head_dim)
             return self.out(out), entry

@@ -1,5 +1,7 @@
 """Multi-head latent attention (MLA, DeepSeek-V2, arXiv 2405.04434, section 2.1): one small latent a token is kept."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -80,6 +82,7 @@ class LatentAttention(Core):
     ) -> tuple[Array, Entry | None]:
         """Returns the layer's output [B, T, D] and its part of the cache; arguments as of `Attention`."""
         of_q = rows.last(x_BTD.shape[1]) if last_query else rows
+        finish = functools.partial(self.finished, x_BTD=x_BTD)
         q_nope, q_rope = self.queries(x_BTD[:, -1:] if last_query else x_BTD, of_q, scheme)
         kept, of_kv = self.latents(x_BTD, rows, scheme), Track(rows.positions, rows.segments)
         if entry is not None and rows.placement is not None:
@@ -87,11 +90,12 @@ class LatentAttention(Core):
                 entry, kept, of_kv = rows.placement.keep(entry, kept, x_BTD.dtype)
         if rows.placement is None or rows.placement.fresh:
             q, k, v = self.expanded(q_nope, q_rope, **kept)
-            out_BTHV = self.attend(q, k, v, of_q, of_kv, scheme, window)
+            out_BTHV = self.attend(q, k, v, of_q, of_kv, scheme, window, finish=finish)
         else:
             q, k = self.absorbed(q_nope, q_rope, **kept)
             kernel = self.kernel if self.kernel in ANY_DIMS else "auto"
-            out_BTHV = self.values_of(self.attend(q, k, kept["c_kv"], of_q, of_kv, scheme, window, kernel=kernel))
+            sums = self.attend(q, k, kept["c_kv"], of_q, of_kv, scheme, window, kernel=kernel)
+            out_BTHV = finish(self.values_of(sums))
         with jax.named_scope("out_projection"):
             return self.out(out_BTHV.reshape(*out_BTHV.shape[:2], -1)), entry
 

@@ -80,6 +80,7 @@ def _attention(pick: Callable[..., Any]) -> Changes:
         "model.attention.window": pick(None, 3),
         "model.attention.window_pattern": pick((), (2, 0), (0, 4, 3)),
         "model.attention.sinks": pick(False, True),
+        **_switches(pick, latent),
         "model.attention.kind": "mla" if latent else "gqa",
     }
     if latent:
@@ -95,6 +96,15 @@ def _attention(pick: Callable[..., Any]) -> Changes:
             "model.attention.mla.value_dim": pick(None, 5),
         }
     return results
+
+
+def _switches(pick: Callable[..., Any], latent: bool) -> Changes:
+    gate = pick("none", "head", "element")
+    return {
+        "model.attention.gate.kind": gate,
+        "model.attention.gate.dims": None if gate == "none" else pick(None, 3),
+        "model.attention.exclusive": not latent and pick(False, True),
+    }
 
 
 def _kernel(pick: Callable[..., Any], drawn: Changes, kinds: set[str]) -> Changes:
@@ -236,6 +246,9 @@ TOGETHER: list[tuple[Changes, str]] = [
     ({**MLA, "model.attention.qkv": "fused"}, "model.attention.qkv"),
     ({**MLA, "model.attention.qkv_bias": True}, "model.attention.qkv_bias"),
     ({**MLA, "model.attention.qk_norm": True}, "model.attention.qk_norm"),
+    ({**MLA, "model.attention.exclusive": True}, "model.attention.exclusive"),
+    ({"model.attention.gate.kind": "none", "model.attention.gate.dims": 3}, "model.attention.gate.dims"),
+    ({"model.attention.gate.kind": "head", "model.attention.gate.dims": 99}, "model.attention.gate.dims"),
     ({**MLA, "model.attention.mla.rope_dim": 5}, "model.attention.mla.rope_dim"),
     ({"data.batch_size": 6, "data.micro_batches": 4}, "data.micro_batches"),
     ({"data.weights.mqar": 0.0}, "data.weights"),

@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from ml_collections import ConfigDict
 
 from configs import fields
-from models.declared import attention, mlp, positions
+from models.declared import attention, mlp, positions, switches
 from models.kernels import CORES, KERNELS
 from models.pattern import plans
 from models.positions import SCHEMES, TEMPERATURES
@@ -27,10 +27,12 @@ KEYS: dict[str, set[str]] = {
     "model.attention.kind": {*attention.KINDS},
     "model.attention.kernel": {"auto", *KERNELS},
     "model.mlp": {*mlp.KINDS},
+    "switches": {*switches.SWITCHES},
 }
 # Kernels of accelerators: tests of their own draw what they can run.
 ELSEWHERE = {"model.attention.kernel": {"cudnn", "splash", "flash", "fused"}}
-IN_TABLE = [field for field in KEYS if field.startswith(("model.position", "model.attention.kind"))]
+IN_TABLE = [field for field in KEYS if field.startswith(("model.position", "model.attention.kind", "switches"))]
+CHOICES = [field for field in KEYS if field.startswith("model")]
 
 
 def used(model: ConfigDict) -> dict[str, set[str]]:
@@ -42,6 +44,7 @@ def used(model: ConfigDict) -> dict[str, set[str]]:
         "model.attention.kind": {model.attention.kind},
         "model.attention.kernel": {model.attention.kernel},
         "model.mlp": {model.mlp},
+        "switches": {name for name, switch in switches.SWITCHES.items() if switch.on(model)},
     }
 
 
@@ -49,7 +52,7 @@ def together(models: list[ConfigDict]) -> dict[str, set[str]]:
     return {field: set().union(*(used(model)[field] for model in models)) for field in KEYS}
 
 
-@pytest.mark.parametrize("field", KEYS)
+@pytest.mark.parametrize("field", CHOICES)
 def test_what_the_config_allows_is_what_is_registered(field: str) -> None:
     assert {*fields.choices(field)} == KEYS[field]
 
@@ -93,9 +96,10 @@ def test_strategies_draw_every_key() -> None:
 def test_docs_say_every_key() -> None:
     page = Path("docs/choices.md").read_text(encoding="utf-8")
     for field, keys in KEYS.items():
-        assert f"`{field}`" in page
+        assert f"`{field}`" in page or field not in CHOICES
         assert not [key for key in keys if f"| `{key}` |" not in page], field
-    for kind in (*positions.KINDS.values(), *attention.KINDS.values(), *mlp.KINDS.values()):
+    registries: tuple[dict[str, Any], ...] = (positions.KINDS, attention.KINDS, mlp.KINDS, switches.SWITCHES)
+    for kind in (kind for registry in registries for kind in registry.values()):
         assert kind.title in page
 
 

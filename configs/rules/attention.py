@@ -52,6 +52,16 @@ def score_dims(model: ConfigDict) -> tuple[int, int]:
     return model.head_dim, model.head_dim
 
 
+def gate_dims(config: ConfigDict) -> int | None:
+    """Returns how many dims of a layer's input the output gate reads; unset where there is none."""
+    return config.model.width if config.model.attention.gate.kind != "none" else None
+
+
+def outputs(model: ConfigDict) -> tuple[int, int]:
+    """Returns (heads, dims of each) of what a layer attends to, of a resolved config.model."""
+    return model.num_heads, score_dims(model)[1]
+
+
 def problems(config: ConfigDict) -> list[str]:
     """Returns every problem of a config's attention, a line each; the fields by themselves must be sound."""
     attention, result = config.model.attention, []
@@ -60,7 +70,17 @@ def problems(config: ConfigDict) -> list[str]:
             f"model.attention.scale = {attention.scale}: model.attention.scale_rule = {attention.scale_rule!r} sets "
             "the scale already; leave one of them out"
         )
+    result += _switches(config.model)
     return [*result, *_latent(config.model)] if attention.kind == "mla" else result
+
+
+def _switches(model: ConfigDict) -> list[str]:
+    gate, result = model.attention.gate, []
+    if gate.dims is not None and gate.kind == "none":
+        result.append(f"model.attention.gate.dims = {gate.dims}: has no effect with model.attention.gate.kind = 'none'")
+    elif gate.dims is not None and gate.dims > model.width:
+        result.append(f"model.attention.gate.dims = {gate.dims}: must be at most model.width = {model.width}")
+    return result
 
 
 def _latent(model: ConfigDict) -> list[str]:
@@ -87,4 +107,6 @@ def _latent(model: ConfigDict) -> list[str]:
         result.append(f"model.attention.qkv_bias = True: {kind} has no biases there; set false")
     if attention.qk_norm:
         result.append(f"model.attention.qk_norm = True: {kind} normalises its latents instead; set false")
+    if attention.exclusive:
+        result.append(f"model.attention.exclusive = True: {kind} keeps no values of single heads; set false")
     return result

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ml_collections import ConfigDict
 
 from configs.errors import ConfigError, nearest
+from models.declared import switches
 from models.declared.flops import Flops
 from models.declared.parameter import KV, QUERY, Parameters, linear, nested, norm, vector
 
@@ -37,7 +38,7 @@ def _shared(model: ConfigDict, values: int) -> Parameters:
     )  # fmt: skip
     # Zero, where gpt-oss's are drawn: a head begins with the weight of one average key on nothing.
     sinks = {"sinks": vector(model.num_heads, 0.0, part="attention", heads=(QUERY,))}
-    return {**nested({"out": out}), **(sinks if model.attention.sinks else {})}
+    return {**nested({"out": out}), **(sinks if model.attention.sinks else {}), **switches.parameters(model)}
 
 
 def _gqa(model: ConfigDict) -> Parameters:

@@ -27,6 +27,12 @@ MLA = {"model__attention__kind": "mla"}
         ({**MLA, "model__attention__qkv": "fused"}, ["model.attention.qkv = 'fused'", "'mla'"]),
         ({**MLA, "model__attention__qkv_bias": True}, ["model.attention.qkv_bias = True", "'mla'"]),
         ({**MLA, "model__attention__qk_norm": True}, ["model.attention.qk_norm = True", "latents"]),
+        ({**MLA, "model__attention__exclusive": True}, ["model.attention.exclusive = True", "'mla'"]),
+        ({"model__attention__gate__dims": 4}, ["model.attention.gate.dims = 4", "gate.kind = 'none'"]),
+        (
+            {"model__attention__gate__kind": "head", "model__attention__gate__dims": 4000},
+            ["model.attention.gate.dims = 4000", "at most model.width"],
+        ),
         ({"model__attention__kind": "mha"}, ["model.attention.kind = 'mha'", "gqa or mla"]),
         ({"model__attention__scale_rule": "mpu"}, ["scale_rule = 'mpu'", "auto, sqrt or mup", "did you mean mup"]),
     ],

@@ -23,6 +23,8 @@ FULL = dict(
     attention__out_bias=True,
     attention__qk_norm=True,
     attention__sinks=True,
+    attention__gate__kind="head",
+    attention__exclusive=True,
 )
 K = 4  # head_dim of tests.models.common.tiny
 

@@ -173,6 +173,8 @@ OUTSIDE = {
     "norm": {"norm": "layernorm"},
     "attention.kind": {"attention.kind": "mla"},
     "attention.sinks": {"attention.sinks": True},
+    "attention.gate.kind": {"attention.gate.kind": "head"},
+    "attention.exclusive": {"attention.exclusive": True},
 }
 
 

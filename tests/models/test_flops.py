@@ -40,6 +40,8 @@ CASES: dict[str, dict[str, Any]] = {
         "attention__qk_norm": True,
         "mlp_bias": True,
     },
+    "output gate by head, of 5 dims": {"attention__gate__kind": "head", "attention__gate__dims": 5},
+    "output gate by element, exclusive": {"attention__gate__kind": "element", "attention__exclusive": True},
     "untied, parallel": {"tie_embeddings": False, "residual": "parallel", "embedding_norm": True},
     "schemes and windows by layer": {
         "num_layers": 4,

@@ -109,6 +109,11 @@ CASES: dict[str, dict[str, Any]] = {
     "fused QKV, biases": _attention(qkv="fused", qkv_bias=True, out_bias=True),
     "scale 1/head_dim": _attention(scale_rule="mup"),
     "scale a number": _attention(scale=0.5),
+    "output gate by head": _attention(gate__kind="head"),
+    "output gate by element": _attention(gate__kind="element"),
+    "output gate by head, of 5 dims": _attention(gate__kind="head", gate__dims=5),
+    "MLA, output gate by element": {**MLA, **_attention(gate__kind="element")},
+    "exclusive self-attention (XSA)": _attention(exclusive=True),
     "many at once": {
         "model.num_layers": 3,
         f"{POSITION}pattern": ("alibi", "rope", "none"),

@@ -89,10 +89,22 @@ def attention(
         weights = np.where(visible, np.exp(scores), 0)
         sink = np.exp(own["sinks"][head]) if requested.sinks else 0.0
         weights = weights / (weights.sum(1, keepdims=True) + sink)
-        heads.append(weights @ v[:, group])
+        heads.append(_output(model, own, head, weights @ v[:, group], v[:, group], h))
         if seen is not None:
             seen.append((weights, heads[-1]))
     return linear(np.concatenate(heads, axis=1), own["out"])
+
+
+def _output(model: ConfigDict, own: Arrays, head: int, y: np.ndarray, v: np.ndarray, h: np.ndarray) -> np.ndarray:
+    """Returns a head's output of what it attended to [T, V], its values [T, V] and the layer's input [T, D]."""
+    requested = model.attention
+    if requested.exclusive:
+        y = np.stack([a - (a @ b) / (b @ b) * b for a, b in zip(y, v, strict=True)])
+    if requested.gate.kind != "none":
+        logits = h[:, : requested.gate.dims] @ own["gate"]["kernel"]
+        by_head = logits.reshape(len(h), model.num_heads, -1)[:, head]
+        y = y / (1 + np.exp(-by_head))
+    return y
 
 
 def grouped(model: ConfigDict, kind: str, own: Arrays, h: np.ndarray, p: np.ndarray) -> tuple[Any, Any, Any, float]:

@@ -1,0 +1,1 @@
+"""Switches of attention, one file each; `models/declared/switches.py` declares their parameters and FLOPs."""
