@@ -156,6 +156,9 @@ def main(argv: list[str]) -> int:
     packs.check(args.pack, where.name, where.launcher.packs)
     sweep = expand.load(args.sweep, overrides)
     out, pack = Path(args.out), args.pack
+    if where.preview(out.absolute(), args.workers, len(sweep.runs())):
+        print(f"{where.options['manifest']}: written; nothing was submitted")
+        return 0
     return launch(sweep, out, workers=args.workers, report=build_report, policy=policy, where=where, pack=pack).code
 
 

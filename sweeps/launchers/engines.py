@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for name, (option, takers) in options().items():
         repeated: Any = {"action": "append"} if option.repeated else {}
         parser.add_argument(
-            f"--{name}", metavar=option.metavar, help=f"{' and '.join(takers)}: {option.help}", **repeated
+            f"--{name}", dest=name, metavar=option.metavar, help=f"{' and '.join(takers)}: {option.help}", **repeated
         )
 
 
@@ -93,3 +93,19 @@ class Where:
             UserError: the engine is not to be had, or an option's value is none.
         """
         return self.launcher.build(directory, self.options, workers, runs)
+
+    def preview(self, directory: Path, workers: int | None, runs: int) -> bool:
+        """Writes what would be submitted, where --manifest asks for it; tells whether it did.
+
+        Raises:
+            UserError: an option's value is none, the manifest is refused, or the file cannot be written.
+        """
+        file, preview = self.options.get("manifest"), self.launcher.preview
+        if file is None or preview is None:
+            return False
+        text = preview(directory, self.options, workers, runs)
+        try:
+            Path(file).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"--manifest={file}: cannot be written: {error.strerror}") from error
+        return True

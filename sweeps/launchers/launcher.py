@@ -124,6 +124,7 @@ class Launcher:
         check: refuses a sweep that cannot run there, before anything is written.
         packs: whether a worker may train several runs in one program (--pack).
         queue: of a launcher whose jobs outlive it.
+        preview: from what `build` takes to the text of what it would submit, checked; --manifest=FILE writes it.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Launcher:
     check: Callable[[Sweep, Path], None] = _any
     packs: bool = False
     queue: Queue | None = None
+    preview: Callable[[Path, Mapping[str, Any], int | None, int], str] | None = None
 
 
 def count(options: Mapping[str, Any], name: str, least: int = 1) -> int | None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from configs.errors import UserError, nearest
+from sweeps.launchers.kubernetes import KUBERNETES
 from sweeps.launchers.launcher import Launcher, Queue
 from sweeps.launchers.local import LOCAL
 from sweeps.launchers.ray import RAY
@@ -12,7 +13,7 @@ from sweeps.store import jobs
 from sweeps.store.jobs import JobState, Record
 from sweeps.store.run_status import RunState
 
-LAUNCHERS: dict[str, Launcher] = {launcher.name: launcher for launcher in (LOCAL, SLURM, RAY)}
+LAUNCHERS: dict[str, Launcher] = {launcher.name: launcher for launcher in (LOCAL, SLURM, RAY, KUBERNETES)}
 
 
 def launcher(name: str) -> Launcher:

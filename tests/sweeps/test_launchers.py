@@ -102,8 +102,9 @@ def test_one_option_means_one_thing(pbs: Cluster, monkeypatch) -> None:
 
 def test_every_launcher_says_what_outlives_it() -> None:
     """Engines whose jobs go on without their launcher are those that can be asked and cancelled from elsewhere."""
+    from sweeps.launchers.kubernetes import KubernetesEngine
     from sweeps.launchers.ray import RayEngine
     from sweeps.launchers.slurm import SlurmEngine
 
-    detached = {engine.name for engine in (LocalEngine, SlurmEngine, RayEngine) if engine.detached}
+    detached = {engine.name for engine in (LocalEngine, SlurmEngine, RayEngine, KubernetesEngine) if engine.detached}
     assert detached == {name for name, launcher in registry.LAUNCHERS.items() if launcher.queue is not None}

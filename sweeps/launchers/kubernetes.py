@@ -1,0 +1,423 @@
+"""The Kubernetes launcher: every run a completion of an indexed Job; the Jobs go on where the launcher ends.
+
+Each Job has a new folder of random name on the shared volume with what its runs are, as JSON; pods write their outcomes
+there. Three things are asked how a run stands: that outcome, the run's own files, and the API server. Pods that
+Kubernetes evicts or preempts it makes again itself, and the runs continue from their checkpoints.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from configs.documents import ordinary
+from configs.errors import UserError
+from configs.folders import own
+from sweeps.execution.worker import EVALUATE, TRAIN, Job, Outcome
+from sweeps.launchers import kubernetes_api as api
+from sweeps.launchers import kubernetes_manifest as manifests
+from sweeps.launchers.kubernetes_api import FOLDER, ID, JOBS, WHERE, Silent
+from sweeps.launchers.kubernetes_manifest import ARRAY, MOST, SWEEP, Options, job_name, sweep_label
+from sweeps.launchers.kubernetes_pod import entry, result
+from sweeps.launchers.launcher import (
+    CPUS,
+    GPUS,
+    MEMORY,
+    Built,
+    Ended,
+    Launcher,
+    Option,
+    Queue,
+    count,
+    exclusive,
+    pairs,
+    size,
+)
+from sweeps.store import jobs, state
+from sweeps.store.jobs import JobState
+from sweeps.store.run_status import now
+from training.run_directory.files import write_json
+
+NAME = "kubernetes"
+SETTLED = 3.0  # seconds between the end of a job and the belief that it left no result
+LATE = 30.0  # the same for one that seems to have ended well: a shared file system may show its result later
+STATUSES = ("done", "diverged", "preempted", "failed", "busy")  # of an outcome
+POLL = (1.0, 20.0)  # seconds between questions: after something happened, and when nothing did for long
+
+
+@dataclass
+class _Held:
+    job: Job
+    id: str
+    array: str
+    index: int
+    word: JobState | None = None
+    since: float = 0.0  # when Kubernetes first said that it is over
+
+
+class KubernetesEngine:
+    """Submits runs as indexed Jobs. A place is no more than a number here: Kubernetes finds the nodes."""
+
+    name = NAME
+    detached = True
+    tick = 1.0
+
+    def __init__(self, directory: Path, options: Options, workers: int | None = None) -> None:
+        """`workers`: runs that are submitted at once, at most.
+
+        Raises:
+            UserError: the client is not installed, no cluster answers, or it refuses the manifest of a Job.
+        """
+        self.directory, self.options = directory, options
+        self.most = min(workers or MOST, MOST)
+        self.cluster = api.cluster(options.context, options.namespace)
+        self.folder = directory / FOLDER
+        own(directory, state.PRIVATE, str(FOLDER))
+        self.new: dict[int, Job] = {}
+        self.held: dict[int, _Held] = {}
+        self.gone: list[Ended] = []
+        self.wait, self.last_query = POLL[0], 0.0
+        self._claimed()
+        self._create(manifests.manifest(directory, "0" * 16, 1, 1, options), dry=True)
+
+    def _claimed(self) -> None:
+        """Makes sure that the claim is there, where the API server lets us ask.
+
+        Raises:
+            UserError: there is no claim of that name in the namespace.
+        """
+        here, claim = self.cluster, self.options.claim
+        try:
+            with api.asking():
+                here.core.read_namespaced_persistent_volume_claim(claim, here.namespace, _request_timeout=api.TIMEOUT)
+        except Silent:
+            return
+        except api.installed().client.exceptions.ApiException as error:
+            raise UserError(f"--claim={claim}: {api.message(error)} (in namespace {here.namespace})") from error
+
+    def _create(self, manifest: dict[str, Any], dry: bool = False) -> Any:
+        """Creates a Job, or has the API server check one (`dry`), unknown fields included.
+
+        Raises:
+            UserError: it does not accept it, or does not answer.
+        """
+        job = manifests.typed(manifest)
+        name, here = manifest["metadata"]["name"], self.cluster
+        extra = {"dry_run": "All"} if dry else {}
+        try:
+            with api.asking():
+                return here.batch.create_namespaced_job(
+                    here.namespace, job, field_validation="Strict", _request_timeout=api.TIMEOUT, **extra
+                )
+        except Silent as error:
+            # An answer that was lost: the Job may be there.
+            made = None if dry else self._found(name)
+            if made is None:
+                raise UserError(f"--launcher=kubernetes: {error}") from error
+            return made
+        except api.installed().client.exceptions.ApiException as error:
+            made = self._found(name) if error.status == 409 and not dry else None
+            if made is None:
+                raise UserError(f"--launcher=kubernetes: the Job is refused: {api.message(error)}") from error
+            return made
+
+    def _found(self, name: str) -> Any:
+        """Returns the Job of this name if it is this sweep's: an earlier attempt reached the API server."""
+        try:
+            job = api.find(self.cluster, name)
+        except Silent:
+            return None
+        array = name.removeprefix(manifests.PREFIX)
+        return job if job is not None and api.belongs(job, self.directory, array) else None
+
+    def adopt(self, expected: Mapping[str, Job]) -> dict[int, Job]:
+        """Takes up what an earlier launcher submitted: runs that wait or run, and are what is wanted now.
+
+        A run that waits but is no longer wanted, or in another form, is taken back.
+        """
+        records = [*self._noted(), *self._unnoted()]
+        said = api.of_sweep(self.directory, records)
+        back = []
+        for record in records:
+            word, job = said.get(record.key), expected.get(record.key)
+            index = int(record.id.rpartition("-")[2])
+            if word is None:  # the cluster does not answer: registry.states leaves the run alone too
+                continue
+            if word.over or self._outcome(record.array, index) is not None:
+                jobs.forget(self.directory, record.arm, record.seed)
+            elif job is not None and (record.digest == _digest(job) or word.runs):
+                self.held[len(self.held)] = _Held(job, record.id, record.array, index, word)
+                jobs.note(self.directory, record)
+            elif word.waits:
+                back.append(record.id)
+                jobs.forget(self.directory, record.arm, record.seed)
+        api.cancel(back)
+        return {place: held.job for place, held in self.held.items()}
+
+    def _noted(self) -> list[jobs.Record]:
+        records = jobs.noted(self.directory)
+        return [record for record in records if record.engine == self.name and ID.fullmatch(record.id)]
+
+    def _unnoted(self) -> list[jobs.Record]:
+        """Returns the runs that a launcher submitted in the moment before it was killed."""
+        noted = self._noted()
+        known, keys = {record.id for record in noted}, {record.key for record in noted}
+        selector = f"{SWEEP}={sweep_label(self.directory)}"
+        try:
+            there = api.listed(self.cluster.batch.list_namespaced_job, self.cluster, selector)
+        except Silent:
+            return []
+        found = []
+        for job in there:
+            array = str((job.metadata.labels or {}).get(ARRAY))
+            if job.metadata.name != job_name(array) or not api.belongs(job, self.directory, array):
+                continue
+            for index in range(job.spec.completions or 0):
+                record = self._planned(array, index)
+                if record is not None and record.id not in known and record.key not in keys:
+                    found.append(record)
+        return found
+
+    def _planned(self, array: str, index: int) -> jobs.Record | None:
+        """Returns what a completion is to do, as it was written down before its Job was created."""
+        try:
+            planned = json.loads(ordinary(self.folder / array / JOBS).read_text(encoding="utf-8"))
+            values = {**planned[index]["record"], "id": f"{job_name(array)}-{index}", "array": array}
+            return jobs.checked(values)
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):
+            return None
+
+    def _outcome(self, array: str, index: int) -> Outcome | None:
+        """Returns how a run says that it ended; None where it has not."""
+        try:
+            told = json.loads(ordinary(result(self.folder / array, index)).read_text(encoding="utf-8"))
+            if array and told["status"] in STATUSES:
+                return Outcome(told["status"], str(told["error"]))
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):
+            pass
+        return None
+
+    def free(self) -> list[int]:
+        """Returns the places that have no job."""
+        return [i for i in range(self.most) if i not in self.held and i not in self.new]
+
+    def start(self, place: int, job: Job) -> None:
+        """Keeps a job for the next Job."""
+        self.new[place] = job
+
+    def queued(self, place: int) -> str:
+        """Returns what Kubernetes says of a run that has not begun."""
+        held = self.held.get(place)
+        if held is None or held.word is None:
+            return "queued"
+        reason = held.word.reason
+        return (f"queued ({reason})" if reason else "queued") if held.word.waits else ""
+
+    def ended(self, timeout: float) -> list[Ended]:
+        """Submits what is new, waits `timeout` seconds at most, and returns the jobs that ended."""
+        self._submit()
+        end = time.monotonic() + timeout
+        while not (found := self._look()) and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.5))
+        if found:
+            self.wait = POLL[0]
+        return found
+
+    def _submit(self) -> None:
+        """Submits the new jobs as one indexed Job.
+
+        Raises:
+            UserError: the API server refuses it.
+        """
+        if not self.new:
+            return
+        places, todo = list(self.new), list(self.new.values())
+        array = secrets.token_hex(8)
+        name, folder = job_name(array), self.folder / array
+        folder.mkdir(parents=True)
+        records = [
+            jobs.Record(self.name, f"{name}-{index}", job.arm, job.seed, _digest(job), now(), array)
+            for index, job in enumerate(todo)
+        ]
+        plan = [{"record": vars(record), "job": entry(job)} for record, job in zip(records, todo, strict=True)]
+        write_json(folder / JOBS, plan)
+        write_json(folder / WHERE, {"context": self.cluster.context, "namespace": self.cluster.namespace})
+        asked = replace(self.options, functions=_functions(todo[0]))
+        made = self._create(manifests.manifest(self.directory, array, len(todo), self.most, asked))
+        api.vouch(self.cluster, made, folder).live = set(range(len(todo)))
+        for index, (place, job, record) in enumerate(zip(places, todo, records, strict=True)):
+            jobs.note(self.directory, record)
+            self.held[place] = _Held(job, record.id, array, index)
+        self.new = {}
+        self.wait = POLL[0]
+
+    def _look(self) -> list[Ended]:
+        found, self.gone = self.gone, []
+        self._ask()
+        for place, held in list(self.held.items()):
+            ended = self._result(place, held) or self._end(place, held)
+            if ended is not None:
+                del self.held[place]
+                jobs.forget(self.directory, held.job.arm, held.job.seed)
+                found.append(ended)
+        return found
+
+    def _ask(self) -> None:
+        """Asks how the runs stand, the more seldom the less happens."""
+        if not self.held or time.monotonic() - self.last_query < self.wait:
+            return
+        self.last_query = time.monotonic()
+        before = [held.word for held in self.held.values()]
+        said: dict[str, dict[int, JobState]] = {}
+        for array in {held.array for held in self.held.values()}:
+            try:
+                here = api.where(self.folder / array) or self.cluster
+                said[array] = api.states(self.directory, here, array)
+            except Silent:
+                continue
+        for held in self.held.values():
+            if held.array not in said:
+                continue
+            word = said[held.array].get(held.index, api.over(api.GONE))
+            if not word.over:
+                held.since = 0.0
+            elif not held.since:
+                held.since = self.last_query
+            held.word = word
+        changed = before != [held.word for held in self.held.values()]
+        self.wait = POLL[0] if changed else min(POLL[1], self.wait * 1.5)
+
+    def _result(self, place: int, held: _Held) -> Ended | None:
+        """Returns the outcome that a run wrote; that it was stopped counts once Kubernetes makes no other pod."""
+        outcome = self._outcome(held.array, held.index)
+        if outcome is None or (outcome.status == "preempted" and not (held.word is not None and held.word.over)):
+            return None
+        if outcome.status == "preempted" and held.word is not None and held.word.state in (api.CANCELLED, api.GONE):
+            return Ended(place, held.job, None, f"kubernetes job {held.id} was deleted", "cancelled")
+        return Ended(place, held.job, outcome)
+
+    def _end(self, place: int, held: _Held) -> Ended | None:
+        """Returns how a run ended that left no result, if it did."""
+        word = held.word
+        if word is None or not word.over:
+            return None
+        if time.monotonic() - held.since < (LATE if word.state in ("Succeeded", "Complete") else SETTLED):
+            return None
+        name = f"kubernetes job {held.id}"
+        if word.state in (api.CANCELLED, api.GONE):
+            how = "was cancelled" if word.state == api.CANCELLED else "was deleted"
+            return Ended(place, held.job, None, f"{name} {how}", "cancelled")
+        return Ended(place, held.job, None, f"{name}: {api.exit_words(word)}")
+
+    def withdraw(self) -> None:
+        """Takes back what has not begun."""
+        self._drop_new()
+        api.cancel([held.id for held in self.held.values() if held.word is None or held.word.waits])
+        self.wait = POLL[0]
+
+    def stop(self) -> None:
+        """Has Kubernetes end every run; those at work save themselves."""
+        self._drop_new()
+        api.cancel([held.id for held in self.held.values()])
+        self.wait = POLL[0]
+
+    def _drop_new(self) -> None:
+        self.gone += [Ended(place, job, None, "not begun", "cancelled") for place, job in self.new.items()]
+        self.new = {}
+
+    def close(self) -> None:
+        """Does nothing: Jobs go on without their launcher."""
+
+
+def _digest(job: Job) -> str:
+    return jobs.digest({"config": job.config, "evals": job.evals, "timeout": job.timeout})
+
+
+def _functions(job: Job) -> tuple[str, ...]:
+    return () if (job.train, job.evaluate) == (TRAIN, EVALUATE) else (job.train, job.evaluate)
+
+
+SELECTOR = Option("KEY=VALUE", "a label that a run's node must have; may be given several times", True)
+TOLERATE = Option("KEY", "a taint that a run's node may have; may be given several times", True)
+
+
+def options_of(directory: Path, given: Mapping[str, Any]) -> Options:
+    """Returns what the command line asks of Kubernetes.
+
+    Raises:
+        UserError: an option is missing, or its value is none.
+    """
+    for name, what in (("image", "the container's image"), ("claim", "the claim on which --out lies")):
+        if not given.get(name):
+            raise UserError(f"--launcher=kubernetes needs --{name}, {what} (docs/kubernetes.md)")
+    asked = Options(
+        image=given["image"],
+        claim=given["claim"],
+        mount=Path(given.get("mount") or directory.absolute().parent),
+        namespace=given.get("namespace"),
+        context=given.get("context"),
+        checkout=given.get("checkout") or Options.checkout,
+        python=given.get("python") or Options.python,
+        account=given.get("service-account"),
+        cpus=count(given, "cpus"),
+        gpus=count(given, "gpus", 0),
+        memory=size(given["memory"]) if "memory" in given else None,
+        tpu=manifests.tpu(given["tpu"]) if "tpu" in given else None,
+        selector=pairs(given, "node-selector", SELECTOR),
+        tolerate=tuple(given.get("tolerate", ())),
+    )
+    return manifests.checked(asked, directory)
+
+
+def _build(directory: Path, given: Mapping[str, Any], workers: int | None, runs: int) -> Built:
+    asked = options_of(directory, given)
+    alone = exclusive(asked.gpus or (1 if asked.tpu else None), workers)
+    return Built(KubernetesEngine(directory, asked, workers), "submitted to Kubernetes", alone)
+
+
+def preview(directory: Path, given: Mapping[str, Any], workers: int | None, runs: int) -> str:
+    """Returns what would be submitted as YAML, checked by the client's models and by the API server where one answers.
+
+    Raises:
+        UserError: an option's value is none, or the manifest is refused.
+    """
+    import yaml
+
+    asked = options_of(directory, given)
+    found = manifests.manifest(directory, secrets.token_hex(8), min(runs, MOST), min(workers or MOST, MOST), asked)
+    api.installed()
+    manifests.typed(found)
+    try:
+        api.cluster(asked.context, asked.namespace)
+    except UserError as error:
+        return f"# Not checked by an API server: {error}\n{yaml.safe_dump(found, sort_keys=False)}"
+    KubernetesEngine(directory, asked, workers)  # which has the API server check one
+    return yaml.safe_dump(found, sort_keys=False)
+
+
+KUBERNETES = Launcher(
+    NAME,
+    _build,
+    options={
+        "image": Option("IMAGE", "the container's image, with the checkout and its environment"),
+        "claim": Option("NAME", "the PersistentVolumeClaim on which --out lies"),
+        "mount": Option("DIR", "where the claim is mounted, here and in the pods (the folder of --out)"),
+        "namespace": Option("NAME", "the namespace (the context's)"),
+        "context": Option("NAME", "the context of the kubeconfig (the current one)"),
+        "checkout": Option("DIR", f"where the checkout lies in the image ({Options.checkout})"),
+        "manifest": Option("FILE", "write the Job's manifest there, checked by the API server, and run nothing"),
+        "python": Option("PATH", f"the Python in the image ({Options.python})"),
+        "service-account": Option("NAME", "the pods' service account (the namespace's default)"),
+        "tpu": Option("GENERATION:TOPOLOGY", "a TPU slice of GKE a run, of one host: v5e:2x4, v6e:1x1, v5p:2x2x1"),
+        "node-selector": SELECTOR,
+        "tolerate": TOLERATE,
+        "cpus": CPUS,
+        "gpus": GPUS,
+        "memory": MEMORY,
+    },
+    queue=Queue("Kubernetes", ID, api.of_sweep, api.cancel),
+    preview=preview,
+)
