@@ -128,7 +128,7 @@ class Driver:
 
     def _read(self, run: Run) -> RunState:
         workdir = state.run_dir(self.directory, run.arm, run.seed)
-        return run_status.read(workdir, run.evals, state.total_steps(run.base))
+        return run_status.read(workdir, run.evals, state.total_steps(run.base), run.base.budget.amount)
 
     def _job(self, run: Run, *, timed: bool) -> Job | None:
         """Returns what is left to do for a run, or None. Evaluations that failed are tried again.

@@ -141,7 +141,8 @@ def train(job: Job, deadline: Deadline) -> Outcome:
     before = run_json(workdir)
     if changed := provenance.parent_problem(workdir, siblings_only=True):
         return Outcome("failed", changed)
-    if before.get("status") in run_status.FINISHED:
+    longer = before.get("status") == "done" and run_status.shorter(before, _amount(job))
+    if before.get("status") in run_status.FINISHED and not longer:
         return Outcome(before["status"], str(before.get("error") or ""))
     try:
         function(job.train)(fields.from_dict(job.config), str(workdir))
@@ -161,6 +162,11 @@ def train(job: Job, deadline: Deadline) -> Outcome:
     if status in ("done", "diverged", "preempted", "failed"):
         return Outcome(status, str(run.get("error") or ""))
     return ended(workdir, "failed", f"training returned with status {status!r}")
+
+
+def _amount(job: Job) -> float | None:
+    budget = job.config.get("budget")
+    return budget.get("amount") if isinstance(budget, dict) else None
 
 
 def stopped(workdir: Path, deadline: Deadline) -> Outcome:

@@ -66,13 +66,16 @@ class RunState:
         return lines[-1] if lines else ""
 
 
-def read(workdir: Path, evals: Sequence[str] = (), total_steps: int | None = None) -> RunState:
+def read(
+    workdir: Path, evals: Sequence[str] = (), total_steps: int | None = None, amount: float | None = None
+) -> RunState:
     """Returns how the run in `workdir` stands.
 
     Args:
         workdir: the run directory, which need not exist.
         evals: evaluations that the sweep asks for.
         total_steps: shown for a run that has not begun.
+        amount: the budget that it is to have; a run that is done with a smaller one is to be lengthened.
     """
     try:
         run = json.loads(ordinary(workdir / "run.json").read_text(encoding="utf-8"))
@@ -84,6 +87,8 @@ def read(workdir: Path, evals: Sequence[str] = (), total_steps: int | None = Non
         return RunState("failed", error="run.json holds no object", missing=tuple(evals))
     run |= {name: _mapping(run.get(name)) for name in ("budget", "wall_time", "eval_errors")}
     status, note = _status(run, workdir)
+    if status == "done" and shorter(run, amount):
+        status, note = "preempted", f"done with budget {run['budget']['amount']:g}; continues to {amount:g}"
     lines = last_lines(workdir / "metrics.jsonl")
     latest = {**_numbers(run), **(lines[-1] if lines and status != "done" else {})}
     problems = _problems(workdir, [*evals, *run["eval_errors"]])
@@ -118,6 +123,18 @@ def _status(run: Mapping[str, Any], workdir: Path) -> tuple[str, str]:
     if not isinstance(status, str) or status not in STATUSES:
         return "failed", f"run.json has the unknown status {status!r}"
     return status, ""
+
+
+def shorter(run: Mapping[str, Any], amount: float | None) -> bool:
+    """Tells whether run.json is of a budget that is smaller than `amount`."""
+    there = _number(_mapping(run.get("budget")).get("amount"))
+    return amount is not None and there is not None and there < amount
+
+
+def spent(run: Mapping[str, Any]) -> float:
+    """Returns the share of its budget that run.json says is spent, 0 .. 1; 1 where it does not say."""
+    share = _spent(run, run)
+    return 1.0 if share is None else share
 
 
 def _problems(workdir: Path, evals: Sequence[str]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 from configs import fields, provenance, redaction
 from configs.documents import ordinary
 from configs.errors import ConfigError, UserError
+from configs.rules import branches
 from sweeps.spec import chains, looks, names, select
 from sweeps.spec.sweep import Run, Sweep
 from sweeps.store import lease, run_status
@@ -334,6 +335,8 @@ def contradictions(directory: Path, runs: list[Run]) -> list[str]:
         changed = differences(on_disk, select.decided(directory, run))
         if run.select is not None and select.read(directory, run.select, run.arm) is None:
             changed = [phrase for phrase in changed if not phrase.startswith(f"{run.select.field} was ")]
+        if changed and (why := _not_longer(on_disk, path.parent, run, changed)) is not None:
+            changed = [why] if why else []
         if changed:
             message = f"on disk with another config: {'; '.join(changed)}"
             results.setdefault((run.arm, message), []).append(run.seed)
@@ -344,6 +347,17 @@ def contradictions(directory: Path, runs: list[Run]) -> list[str]:
         "remove these runs"
         for (arm, changed), seeds in results.items()
     ]
+
+
+def _not_longer(on_disk: Any, workdir: Path, run: Run, changed: list[str]) -> str | None:
+    """Returns why a run whose budget was raised cannot continue to it; empty: it can; None: something else changed."""
+    before, amount = fields.flatten(fields.from_dict(on_disk)), run.base.budget.amount
+    if len(changed) != 1 or not changed[0].startswith("budget.amount was ") or amount <= before["budget.amount"]:
+        return None
+    path = workdir / "run.json"
+    values = read_json(path) if path.exists() else {}
+    why = branches.not_longer(before, run_status.spent(values if isinstance(values, dict) else {}))
+    return f"{changed[0]}: {why}" if why else ""
 
 
 def _changed_parents(directory: Path, runs: list[Run]) -> Iterator[tuple[Run, str]]:
@@ -457,7 +471,9 @@ def listed(directory: Path) -> list[tuple[str, str, int, tuple[str, ...], Mappin
 def run_states(directory: Path) -> dict[str, run_status.RunState]:
     """Returns how every run of a sweep directory stands, by its key `<arm>/seed<k>`."""
     return {
-        f"{arm}/seed{seed}": run_status.read(run_dir(directory, arm, seed), evals, total_steps(config))
+        f"{arm}/seed{seed}": run_status.read(
+            run_dir(directory, arm, seed), evals, total_steps(config), config["budget"]["amount"]
+        )
         for _, arm, seed, evals, config in listed(directory)
     }
 

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 import data as data_room
 from configs import environment, fields, provenance, validate
 from configs.errors import ConfigError, UserError
+from configs.rules import branches as longer
 from configs.rules import tasks
 from data import pipeline
 from models import counting, initialise
@@ -85,6 +86,7 @@ class _Training:
         self.before: dict[str, Any] = {}
         self.spent = Spent()
         self.config, self.place = config, Place(workdir)
+        self.shorter: float | None = None  # the budget.amount of before, where it was raised
 
     def run(self) -> dict[str, Any]:
         """Prepares, trains, and records how it ended."""
@@ -137,13 +139,15 @@ class _Training:
         if expected["model.vocab_size"] is None:
             expected["model.vocab_size"] = here["model.vocab_size"]
         other = fields.differences(here, expected)
-        if other:
+        if longer.lengthened(here, expected, other):
+            self.shorter = here["budget.amount"]
+        elif other:
             message = ", ".join(f"{name} is {here[name]!r} there and {expected[name]!r} here" for name in other[:5])
             raise UserError(f"{self.workdir}: holds a run of another config ({message}); choose another --workdir")
         self.before = records.read(self.workdir / "run.json")
         if parent := provenance.parent_problem(self.workdir):
             raise UserError(f"{self.workdir}: {parent}; train it in another --workdir")
-        if self.before.get("status") == "done":
+        if self.before.get("status") == "done" and self.shorter is None:
             return self.before
         if "jax_settings" in self.before and saved(self.workdir):
             changed = environment.differing(self.before["jax_settings"], settings.in_force())
@@ -172,6 +176,8 @@ class _Training:
         per_token = [counting.flops_per_token(config.model, stage.length)["value"] for stage in self.stages]
         self.flops_per_token = per_token
         self.budget = self._budget(config.budget.amount)
+        if self.shorter is not None and saved(self.workdir):
+            branches.check_longer(config, self._budget(self.shorter), self.budget, saved(self.workdir)[-1])
         self.kept = branches.kept_steps(config, self.budget, self._budget)
         self.branch = branches.leaves_at(config, self.budget, self._budget) if branching else None
         self.rate = schedule.learning_rate(config.optimizer, self.budget)
@@ -183,6 +189,7 @@ class _Training:
             raise UserError(f"{self.workdir}: was trained on other data (fingerprint {known} there)")
         self.record = records.Record(self.workdir, records.describe(config, fingerprint, self.mesh), writes=self.main)
         if self.before:
+            self._keep_lengthenings()
             for name in ("started", "incidents", *(("identity",) if saved(self.workdir) else ())):
                 self.record.values[name] = self.before.get(name, self.record.values[name])
         if self.main:
@@ -190,6 +197,16 @@ class _Training:
             if self.tokenizer is not None:
                 self.tokenizer.save(self.workdir / "tokenizer")
         self.record.update()
+
+    def _keep_lengthenings(self) -> None:
+        """Has run.json say from which budgets the run was lengthened; what it is differs with its budget."""
+        lengthened = [*self.before.get("lengthened", [])]
+        if self.shorter is not None:
+            lengthened.append({"from": self.shorter, "to": self.config.budget.amount, "time": records.now()})
+            parents = self.before.get("identity", {}).get("parents")
+            self.before["identity"] = provenance.identity(fields.to_dict(self.config), parents)
+        if lengthened:
+            self.record.values["lengthened"] = lengthened
 
     def _budget(self, amount: float) -> Budget:
         return Budget(self.config.budget.kind, amount, self.stages, self.flops_per_token)

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from configs import fields
 from configs.errors import ConfigError
+from configs.rules import branches as rules
 from training.loop import schedule
 from training.loop.budget import Budget
 from training.run_directory import run as runs
@@ -44,6 +45,30 @@ def shared(one: tuple[ConfigDict, Budget], other: tuple[ConfigDict, Budget]) -> 
     ]
     differ = np.flatnonzero(rates[0] != rates[1])
     return int(differ[0]) if differ.size else len(steps)
+
+
+def check_longer(config: ConfigDict, shorter: Budget, longer: Budget, step: int) -> None:
+    """Makes sure that a run's updates up to a step are those that it would have made under a larger budget.
+
+    Args:
+        config: the run's.
+        shorter, longer: its budget so far, and the larger one.
+        step: of its newest checkpoint.
+
+    Raises:
+        ConfigError: the learning rates differ.
+    """
+    seconds = shorter.total_steps is None
+    if (seconds and config.optimizer.schedule == "constant") or (
+        not seconds and step <= shared((config.optimizer, shorter), (config.optimizer, longer))
+    ):
+        return
+    before = {**fields.flatten(config), "budget.amount": shorter.amount}
+    share = 1.0 if seconds else step / (shorter.total_steps or 1)
+    raise ConfigError(
+        rules.not_longer(before, share)
+        or f"budget.amount = {shorter.amount:g} cannot be raised: at step {step} the learning rates differ already"
+    )
 
 
 def kept_steps(config: ConfigDict, budget: Budget, smaller: Any) -> dict[int, float]:
