@@ -9,6 +9,14 @@ from configs.fields import listing
 
 DEFAULT = tuple(name for name, evaluation in EVALUATIONS.items() if evaluation.default)
 WIDTHS = (64, 128, 256, 512)  # of the coordinate check
+# Options of the equivalence that go with --target alone, and what they say.
+GRID = {
+    "schemes": "kinds of positions in place of the config's, or all",
+    "kernels": "which ones",
+    "dtypes": "compute dtypes",
+    "head_dims": "head dims",
+    "lengths": "tokens a row",
+}
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,8 @@ def equivalence(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, help="rows; 0: data.batch_size (eval.equivalence.batch_size)")
     parser.epilog = "--config.x=v changes a field: any with --config, those of eval with --workdir."
     parser.add_argument("--target", help="with --config: compile for it instead, such as h100:1 or v5e:1x1")
+    for name, means in GRID.items():
+        parser.add_argument(f"--{name}", help=f"with --target: {means}, separated by commas")
     return parser
 
 

@@ -32,6 +32,9 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("--out: goes with --config; a run's file is RUN/eval/equivalence.json")
     if args.target is not None:
         return _compiled(args, overrides)
+    for name in options.GRID:
+        if getattr(args, name) is not None:
+            raise UserError(f"--{name}: goes with --target")
     compilation.enable_cache()
     if args.workdir is not None:
         result = command.evaluate(args.workdir, ["equivalence"], command.eval_settings(overrides), Reporter())[
@@ -54,10 +57,25 @@ def _compiled(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     startup.flags()
     from eval.equivalence import target
 
-    result = target.check(config, given.target, Reporter())
+    grid = target.Grid(
+        _words(given.schemes), _words(given.kernels), _words(given.dtypes), _numbers("head_dims", given.head_dims),
+        _numbers("lengths", given.lengths),
+    )  # fmt: skip
+    result = target.check(config, given.target, Reporter(), grid)
     if given.out is not None:
         files.write_json(Path(given.out), {"schema": command.SCHEMA, "eval": "equivalence", **result})
     return 0 if result["passed"] else 1
+
+
+def _words(given: str | None) -> list[str]:
+    return [word.strip() for word in given.split(",") if word.strip()] if given else []
+
+
+def _numbers(option: str, given: str | None) -> list[int]:
+    words = _words(given)
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise UserError(f"--{option}={given}: must be whole numbers above 0, separated by commas")
+    return [int(word) for word in words]
 
 
 if __name__ == "__main__":

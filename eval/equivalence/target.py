@@ -5,8 +5,10 @@ compiled for the chip, under every core. What a core refuses is told in its own 
 """
 
 import dataclasses
+import itertools
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,7 +19,7 @@ from ml_collections import ConfigDict
 from rich.table import Table
 from rich.text import Text
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, UserError, nearest
 from eval.cost.programs import analysis
 from eval.equivalence.cores import Layer, _merge, _split, layers
 from eval.equivalence.setting import FALLBACK_VOCABULARY, Setting, changed
@@ -49,6 +51,8 @@ class Compiled:
     core: str
     where: str
     dtype: str
+    head_dim: int
+    length: int
     chosen: bool
     status: str
     reason: str = ""
@@ -61,13 +65,58 @@ class Compiled:
         return self.status == "fails" or (self.chosen and self.status != "compiles")
 
 
-def check(config: ConfigDict, name: str, progress: Quiet) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """What is tried in place of what the config has; an empty one leaves that.
+
+    Attributes:
+        schemes: kinds of positions that act in attention, each a layer of its own; or `all`.
+        cores: names of kernels; empty: every one.
+        dtypes: compute dtypes.
+        head_dims: of queries, keys and values.
+        lengths: tokens a row.
+    """
+
+    schemes: Sequence[str] = ()
+    cores: Sequence[str] = ()
+    dtypes: Sequence[str] = ()
+    head_dims: Sequence[int] = ()
+    lengths: Sequence[int] = ()
+
+    def of(self, config: ConfigDict) -> list[ConfigDict]:
+        """Returns the configs to try.
+
+        Raises:
+            UserError: an unknown scheme, kernel or dtype.
+        """
+        acting = [kind for kind in positions.KINDS if positions.places_of(kind) != {"embed"}]
+        schemes = acting if list(self.schemes) == ["all"] else list(self.schemes)
+        allowed = (("schemes", schemes, acting), ("kernels", self.cores, kernels.KERNELS),
+                   ("dtypes", self.dtypes, ("float32", "bfloat16")))  # fmt: skip
+        for option, given, names in allowed:
+            for name in given:
+                if name not in names:
+                    raise UserError(f"--{option}: {name!r} must be one of {', '.join(names)}{nearest(name, names)}")
+        layers = {"model.position.pattern": tuple(schemes), "model.num_layers": len(schemes)} if schemes else {}
+        named = (
+            [("model.dtype", dtype) for dtype in self.dtypes or (None,)],
+            [("model.head_dim", dim) for dim in self.head_dims or (None,)],
+            [("data.length", length) for length in self.lengths or (None,)],
+        )
+        return [
+            changed(config, layers | {field: value for field, value in chosen if value is not None})
+            for chosen in itertools.product(*named)
+        ]
+
+
+def check(config: ConfigDict, name: str, progress: Quiet, grid: Grid | None = None) -> dict[str, Any]:
     """Compiles every core for a target and shows the table.
 
     Args:
         config: a resolved config; shapes are those of one micro-batch of its training.
         name: of the target, such as h100:1.
         progress: whom to tell.
+        grid: what to try in place of the config's own schemes, cores, dtypes, head dims and lengths.
 
     Returns:
         `rows` (see `Compiled`), the `target`, the `settings`, and `passed`: whether none is wrong.
@@ -77,32 +126,38 @@ def check(config: ConfigDict, name: str, progress: Quiet) -> dict[str, Any]:
     """
     platform = compile_only.check(name)
     devices, capacity = compile_only.describe(name)
-    batch, length = config.data.batch_size // config.data.micro_batches, config.data.length
-    vocabulary = {"model.vocab_size": config.model.vocab_size or FALLBACK_VOCABULARY, "model.dropout": 0.0}
+    grid = grid or Grid()
+    configs = grid.of(config)
+    batch = config.data.batch_size // config.data.micro_batches
+    results: list[Compiled] = []
     with compiling_for(platform):
-        dtype = jnp.dtype(compute_dtype(config.model)).name
-        tried = changed(config, {**vocabulary, "model.dtype": dtype})
-        setting = Setting(tried, None, batch, length, {})
-        results: list[Compiled] = []
-        for layer in layers(setting):
-            for core in progress.track(f"compiling, {layer.label}", list(kernels.KERNELS)):
-                results.append(_row(setting, layer, core, devices[0], platform, capacity))
+        for one in configs:
+            dtype = jnp.dtype(compute_dtype(one.model)).name
+            vocabulary = one.model.vocab_size or FALLBACK_VOCABULARY
+            tried = changed(one, {"model.vocab_size": vocabulary, "model.dropout": 0.0, "model.dtype": dtype})
+            setting = Setting(tried, None, batch, one.data.length, {})
+            for layer in layers(setting):
+                for core in progress.track(f"compiling, {layer.label}", list(grid.cores or kernels.KERNELS)):
+                    results.append(_row(setting, layer, core, devices[0], platform, capacity))
+    last = results[-1]
     result = {
         "passed": not any(row.wrong for row in results),
         "target": {"name": name, "device": devices[0].device_kind, "memory": capacity},
         "rows": [{**dataclasses.asdict(row), "wrong": row.wrong} for row in results],
-        "settings": {"length": length, "batch_size": batch, "dtype": dtype},
+        "settings": {"length": last.length, "batch_size": batch, "dtype": last.dtype},
     }
-    progress.show(table(results, name, batch, length))
+    progress.show(table(results, name, batch))
     progress.say(summary(results, name))
     return result
 
 
 def _row(setting: Setting, layer: Layer, core: str, device: Any, platform: str, capacity: int) -> Compiled:
-    row = Compiled(core, layer.label, setting.dtype, core == _chosen(setting, layer, platform), "compiles")
+    chosen = core == _chosen(setting, layer, platform)
+    shape = setting.dtype, setting.model.head_dim, setting.length
+    row = Compiled(core, layer.label, *shape, chosen, "compiles")
     try:
         done = compiled(setting, layer, core, device, platform)
-    except ConfigError as error:
+    except (ConfigError, NotImplementedError) as error:  # JAX's own refusal, of a kernel of its own
         reason = str(error).removeprefix(f"model.attention.kernel = {core!r}: ")
         return dataclasses.replace(row, status="refused", reason=reason)
     except Exception as error:
@@ -173,13 +228,14 @@ def compiled(setting: Setting, layer: Layer, core: str, device: Any, platform: s
     x = shaped((*rows, setting.model.width), jnp.dtype(setting.dtype))
     places = (shaped(rows, jnp.int32),) * 2 if layer.packed else ()
     params = jax.tree.map(lambda leaf: shaped(leaf.shape, leaf.dtype), params)
-    return compile_only.lower(jax.jit(both), params, x, x, places, platform=platform).compile()
+    lowered = compile_only.lower(jax.jit(both), params, x, x, places, platform=platform)
+    return compile_only.compile_lowered(lowered, platform)
 
 
-def table(rows: list[Compiled], target: str, batch: int, length: int) -> Table:
+def table(rows: list[Compiled], target: str, batch: int) -> Table:
     """Returns the rows as a table."""
-    result = Table(title=f"Attention for {target}", caption=f"forward and backward, batch {batch}, length {length}")
-    for name in ("kernel", "where", "dtype", ""):
+    result = Table(title=f"Attention for {target}", caption=f"forward and backward, {batch} rows")
+    for name in ("kernel", "where", "dtype", "head dim", "length", ""):
         result.add_column(name, overflow="fold")
     result.add_column("temporaries", justify="right", no_wrap=True)
     result.add_column("custom calls", overflow="fold")
@@ -187,7 +243,7 @@ def table(rows: list[Compiled], target: str, batch: int, length: int) -> Table:
         verdict = row.status + (f": {row.reason}" if row.reason else "") + (" (chosen)" if row.chosen else "")
         temp = "" if row.temp is None else f"{row.temp / 2**20:,.1f} MiB"
         calls = ", ".join(f"{often} x {name}" for name, often in row.calls.items())
-        cells = (row.core, row.where, row.dtype, verdict, temp, calls)
+        cells = (row.core, row.where, row.dtype, str(row.head_dim), str(row.length), verdict, temp, calls)
         result.add_row(*(Text(cell, style="red" if row.wrong else "") for cell in cells))
     return result
 

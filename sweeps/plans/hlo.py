@@ -63,6 +63,8 @@ def count(text: str) -> Counts:
             counts.cycles[program.part(instruction)] += int(estimate[1]) * times
         if instruction.opcode == "custom-call" and (call := KERNEL_CALLS.search(line)) is not None:
             own = call[1] if call[1].startswith("__cudnn") else re.sub(r"\.\d+$", "", instruction.name)
+            if own == "pallas_call" and (named := re.search(r'op_name="[^"]*/(\w+)/pallas_call"', line)) is not None:
+                own = named[1]  # on a GPU; a TPU's instruction has the kernel's name
             counts.kernels[own] += times
         kind = instruction.opcode.removesuffix("-start")
         if kind in COLLECTIVES and _first(kind, line, chains):

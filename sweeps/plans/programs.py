@@ -20,7 +20,7 @@ from sweeps.plans import hlo
 from sweeps.plans.roofline import Roofline
 from sweeps.plans.targets import LOCAL, Target, refusal
 from training.runtime import compile_only
-from training.runtime.compile_only import too_large
+from training.runtime.compile_only import compile_lowered, too_large
 from training.step import train_step as steps
 from training.step.mesh import mesh_of
 
@@ -79,7 +79,7 @@ def compiled(config: ConfigDict, target: Target, name: str) -> Program:
         with compiling_for(target.platform):
             lowered = PROGRAMS[name](config, target)
             kernel = programs.kernels_in(lowered)
-            done = lowered.compile()
+            done = compile_lowered(lowered, target.platform)
     except Exception as problem:
         sizes = too_large(str(problem))
         if sizes is not None:

@@ -17,7 +17,7 @@ from eval import run as command
 from eval.equivalence import __main__ as main
 from eval.equivalence import cores, decoding, layouts, programs, rows, setting, target
 from eval.progress import Quiet
-from models import attention, decode, kernels, kv_cache, storage, transformer
+from models import attention, decode, kernels, kv_cache, positions, storage, transformer
 from models.kernels import masks
 from training.runtime import compile_only
 
@@ -364,6 +364,29 @@ def test_every_core_is_compiled_refused_or_told_as_failing(monkeypatch: pytest.M
     result = target.check(config_of(), "here", Quiet())
     assert not result["passed"]
     assert [row["reason"] for row in result["rows"] if row["wrong"]] == ["ValueError: no tile fits"]
+
+
+def test_a_grid_takes_the_place_of_the_configs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_only, "check", lambda name: "cpu")
+    monkeypatch.setattr(compile_only, "describe", lambda name: ((jax.devices()[0],), 2**40))
+    met: list[tuple[Any, ...]] = []
+
+    def compiled(tried: setting.Setting, layer: cores.Layer, core: str, *where: Any) -> Any:
+        met.append((core, layer.label, tried.dtype, tried.model.head_dim, tried.length))
+        raise NotImplementedError("no such tile")
+
+    monkeypatch.setattr(target, "compiled", compiled)
+    grid = target.Grid(["all"], ["blocked", "fused"], ["bfloat16"], [8, 16], [32, 64])
+    result = target.check(config_of(), "here", Quiet(), grid)
+    kinds = {kind for kind in positions.KINDS if positions.places_of(kind) != {"embed"}}
+    assert len(met) == len(set(met)) == len(result["rows"]) == 2 * len(kinds) * 2 * 2
+    assert {label.partition(",")[0] for _, label, *_ in met} == kinds
+    assert {row["status"] for row in result["rows"]} == {"refused"}
+    with pytest.raises(UserError, match=r"--schemes: 'rop' must be one of .* did you mean rope"):
+        main.main(["--config=configs/tiny.py", "--target=h100:1", "--schemes=rop"])
+    for given, message in ((["--lengths=0"], "goes with --target"), (["--target=h100:1", "--lengths=0"], "above 0")):
+        with pytest.raises(UserError, match=message):
+            main.main(["--config=configs/tiny.py", *given])
 
 
 def test_the_chosen_core_must_fit_the_devices_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,7 @@ CALLS = {
     "blocked, one KV head, packed, a bias that learns": ("blocked", 1, "t5", True),
     "splash, one KV head, packed": ("splash", 1, "none", True),
     "flash, a bias by heads": ("flash", 2, "alibi", False),
+    "fused, one KV head, packed, a bias that learns": ("fused", 1, "t5", True),
 }
 
 
@@ -147,7 +148,9 @@ def attention_on_a_mesh() -> dict[str, Any]:
     rules = axes.Rules(mesh, tuple(TABLE.items()))
     results = {}
     for name, (core, groups, position, packed) in CALLS.items():
-        with kernels.interpreting() if core in ("splash", "flash") else contextlib.nullcontext():
+        with (
+            kernels.interpreting("gpu" if core == "fused" else "tpu") if core != "blocked" else contextlib.nullcontext()
+        ):
             one = attention(core, groups, position, packed=packed, rules=None)
             four = attention(core, groups, position, packed=packed, rules=rules)
         pairs = zip(four["found"], one["found"], strict=True)

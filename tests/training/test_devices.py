@@ -74,7 +74,7 @@ def test_attention_runs_on_each_devices_own_rows_and_heads_and_sends_nothing(res
     for name, result in results["attention"].items():
         assert result["apart"] < 1e-6, (name, result)
         assert set(result["collectives"]) <= {"all-reduce"} and len(result["collectives"]) <= 4, (name, result)
-    assert len(results["attention"]) == 3
+    assert len(results["attention"]) == 4
 
 
 def test_long_rows_are_scored_alike_with_their_tokens_over_four_devices(results: dict[str, Any]) -> None:

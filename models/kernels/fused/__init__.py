@@ -81,7 +81,8 @@ def fused(
     return _with_derivative(call)(q_BTHK, k_BSGK, v_BSGV, wide, numbers, padded_places(call, masking))
 
 
-def _passes(call: Call) -> ModuleType:
+def passes_of(call: Call) -> ModuleType:
+    """Returns the module with the passes of the call's platform: forward, backward_queries and backward_keys."""
     from models.kernels.fused import gpu, tpu
 
     return tpu if call.platform == "tpu" else gpu
@@ -89,10 +90,10 @@ def _passes(call: Call) -> ModuleType:
 
 def _with_derivative(call: Call) -> Callable[[Array, Array, Array, Array | None, Array | None, Given], Array]:
     """Returns the function of (q, k, v, sinks, numbers, places) with its own backward pass."""
-    passes = _passes(call)
+    passes = passes_of(call)
 
     def whole(q: Array, k: Array, v: Array, sinks: Array | None, numbers: Array | None, given: Given) -> Any:
-        arrays = _padded(call, q, k, v, numbers)
+        arrays = padded(call, q, k, v, numbers)
         if sinks is not None:
             arrays["sinks"] = sinks
         out, logsumexp = passes.forward(call, arrays, given)
@@ -111,9 +112,8 @@ def _with_derivative(call: Call) -> Callable[[Array, Array, Array, Array | None,
         q, k, v, sinks, numbers, given, out, logsumexp = saved
         with jax.named_scope("delta"):
             delta_BHT = jnp.einsum("bthv,bthv->bht", d_out, out, preferred_element_type=jnp.float32)
-        arrays = _padded(call, q, k, v, numbers)
-        d_out = _raised(call, d_out.astype(q.dtype), call.padded[0])
-        arrays |= {"d_out": d_out, "logsumexp": logsumexp, "delta": raised(delta_BHT, 2, call.padded[0])}
+        arrays = padded(call, q, k, v, numbers, d_out.astype(q.dtype))
+        arrays |= {"logsumexp": logsumexp, "delta": raised(delta_BHT, 2, call.padded[0])}
         d_q, d_numbers = passes.backward_queries(call, arrays, given)
         d_k, d_v = passes.backward_keys(call, arrays, given)
         if numbers is not None and d_numbers is None:
@@ -129,10 +129,13 @@ def _with_derivative(call: Call) -> Callable[[Array, Array, Array, Array | None,
     return attention
 
 
-def _padded(call: Call, q: Array, k: Array, v: Array, numbers: Array | None) -> dict[str, Array]:
-    """Returns the arrays of every pass by name, at whole blocks."""
+def padded(
+    call: Call, q: Array, k: Array, v: Array, numbers: Array | None, d_out: Array | None = None
+) -> dict[str, Array]:
+    """Returns the arrays of every pass by name, at whole blocks; those that are None are left out."""
     T, S = call.padded
-    arrays = {"q": _raised(call, q, T), "k": _raised(call, k, S), "v": _raised(call, v, S)}
+    given = {"q": (q, T), "k": (k, S), "v": (v, S), "d_out": (d_out, T)}
+    arrays = {name: _raised(call, x, length) for name, (x, length) in given.items() if x is not None}
     return arrays if numbers is None else {**arrays, "numbers": numbers}
 
 
