@@ -8,7 +8,7 @@ FIXED: dict[str, Any] = {
     "model.num_layers": 2,
     "data.length": 256,
     "data.batch_size": 4,
-    "budget.amount": 600,
+    "budget.amount": 400,
     "optimizer.schedule": "wsd",
     "optimizer.warmup_steps": 50,
     "checkpoint.every_steps": 0,
@@ -19,7 +19,7 @@ FIXED: dict[str, Any] = {
     "eval.loss_tokens": 65536,
     "eval.bootstrap": 200,
 }
-ARMS = [  # MHA, two GQAs, MQA; and MHA of fewer and of thinner heads with MQA's cache
+ARMS = [  # MHA, GQA of 2 groups, MQA; and MHA of fewer and of thinner heads with MQA's cache
     {HEADS: 8, DIM: 16, GROUPS: [8, 2, 1]},
     {HEADS: 1, DIM: 16, GROUPS: 1},
     {HEADS: 2, DIM: 8, GROUPS: 2},
@@ -41,11 +41,11 @@ def get_sweep() -> dict:
         name="kv_groups_rates",
         title="Learning rates for key/value groups",
         base="configs/lm.py",
-        fixed={**FIXED, "budget.amount": 300, "eval.split": "selection"},
-        axes=[{"chain": ARMS}, {"optimizer.learning_rate": [1.5e-3, 3e-3, 6e-3]}],
+        fixed={**FIXED, "budget.amount": 200, "eval.split": "selection"},
+        axes=[{"chain": ARMS}, {"optimizer.learning_rate": [1e-3, 2e-3, 4e-3]}],
         arm=lambda config: f"{name(config)}-lr{config.optimizer.learning_rate:g}",
-        match=dict(equal="parameters", to="mha-lr0.003", by=MLP),
+        match=dict(equal="parameters", to="mha-lr0.002", by=MLP),
         seeds=[100],
-        baseline="mha-lr0.003",
+        baseline="mha-lr0.002",
         evals=["loss"],
     )
