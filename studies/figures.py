@@ -8,6 +8,7 @@ import altair as alt
 
 from report.charts import export, theme
 from report.charts.figures import both_ends, colour, dodge, domain, finish, fit, on, shape, sized, spanning
+from report.page.formats import MINUS
 from report.statistics.intervals import Estimate, over_seeds
 from report.statistics.shares import over_seeds as share_over_seeds
 from studies.results import Results
@@ -27,7 +28,7 @@ def forest(found: Sequence[Verdict], share: bool) -> str | None:
     fit(rows, ends)
     axis = alt.Axis(labelLimit=LABEL, labelFontSize=9.5, labelOverlap=False, grid=False)
     y = alt.Y("arm:N", sort=[row["arm"] for row in rows], title=None, axis=axis)
-    title = "difference of shares, points" if share else "difference, nats/token"
+    title = "points" if share else "nats/token"
     x, bottom = (alt.X(name, title=title, scale=spanning(ends)) for name in ("mean:Q", "bottom:Q"))
     zero = alt.Chart(alt.NamedData("zero")).mark_rule(strokeDash=[4, 3]).encode(alt.X("at:Q", scale=spanning(ends)))
     bar = on("rows").mark_rule(strokeWidth=1.8, color=theme.LIGHT[0]).encode(bottom, y, x2="top:Q")
@@ -41,7 +42,7 @@ def forest(found: Sequence[Verdict], share: bool) -> str | None:
 
 def _row(index: int, one: Verdict) -> dict[str, Any]:
     factor, gap = 100.0 if one.share else 1.0, one.difference
-    name = f"{index}. {name_of(one.ordering.cell)} against {name_of(one.ordering.against)}"
+    name = f"{index}. {name_of(one.ordering.cell)} {MINUS} {name_of(one.ordering.against)}"
     if one.ordering.cell.length and one.ordering.cell.length == one.ordering.against.length:
         name += f" at {one.ordering.cell.length}"
     shown = {"mean": factor * gap.mean, "low": factor * gap.low, "high": factor * gap.high}

@@ -16,14 +16,16 @@ import sys
 from pathlib import Path
 
 from configs import cli
-from studies import build, declared, smoke
-from studies.results import ROOT, save
+from studies import declared
 from studies.spec import Study
-from studies.tidy import tidy
 
 
 def run(study: Study, out: Path, workers: int, small: bool) -> int:
     """Runs a study; returns the first exit code of a launch that is not 0, else 0."""
+    from studies import build, smoke  # pandas and Altair take a second, which --help should not
+    from studies.results import ROOT, save
+    from studies.tidy import tidy
+
     out = out / study.name
     root = smoke.write(study, out / "smoke") if small else ROOT
     for file in study.sweeps:
@@ -39,7 +41,7 @@ def run(study: Study, out: Path, workers: int, small: bool) -> int:
 
 def _launch(file: Path, out: Path, workers: int) -> int:
     command = [sys.executable, "-m", "sweeps.launch", f"--sweep={file}", f"--out={out}"]
-    return subprocess.run([*command, *([f"--workers={workers}"] if workers else [])], cwd=ROOT.parent).returncode
+    return subprocess.run([*command, *([f"--workers={workers}"] if workers else [])], cwd=cli.CHECKOUT).returncode
 
 
 def main(argv: list[str]) -> int:

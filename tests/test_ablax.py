@@ -125,7 +125,7 @@ def test_every_command_of_the_rooms_is_listed() -> None:
 
 def test_completion_of_commands_options_and_values() -> None:
     assert {"train", "sweep", "convert", "completion"} <= {*offered("")}
-    assert offered("st") == ["status"] and offered("convert", "t") == ["to_hf"] and offered("nonsense", "") == []
+    assert offered("sta") == ["status"] and offered("convert", "t") == ["to_hf"] and offered("nonsense", "") == []
     assert offered("completion", "") == ["bash", "zsh", "fish"]
     assert "--workdir=" in offered("train", "--") and "--quiet" in offered("train", "--q")
     assert offered("sweep", "--launcher=") == [f"--launcher={name}" for name in LAUNCHERS]
