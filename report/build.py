@@ -30,7 +30,7 @@ from report.claims import comparisons
 from report.claims.ladder import claimed
 from report.files import write
 from report.options import EVERY
-from report.page import html, table
+from report.page import html, latex, table
 from report.page.formats import inert, slug
 from report.reading import frames
 from report.reading.directories import Study, Sweep, read
@@ -154,7 +154,7 @@ def _write_tables(tables: list[table.Table], out: Path) -> list[str]:
     rows = [row for one in tables for row in one.raw]
     write(out / "table.csv", as_csv(rows))
     write(out / "table.md", table.markdown(tables))
-    write(out / "table.tex", table.latex(tables))
+    write(out / "table.tex", latex.latex(tables))
     return ["table.csv", "table.md", "table.tex"]
 
 

@@ -1,11 +1,13 @@
 """The table of arms: as rows of raw numbers (CSV), and as formatted cells for the page, Markdown and LaTeX."""
 
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from configs import fields
 from configs.errors import ConfigError
 from configs.rules import tasks
 from report.charts import heads
@@ -13,7 +15,7 @@ from report.claims.comparable import Mark, agreements, marks, matched, reference
 from report.claims.comparing import Comparison, comparisons
 from report.page import formats
 from report.page.formats import DASH, PLUS_MINUS, decimals, fixed, interval, percent
-from report.reading import distance, target
+from report.reading import distance, settings, target
 from report.reading.directories import Arm, Study, dig
 from report.reading.measures import (
     TRAINED,
@@ -51,13 +53,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """One column. `paper` columns go into LaTeX too; `note` explains the heading; `source` is "file: key" of a run."""
+    """One column. `note` explains the heading; `source` is "file: key" of a run."""
 
     key: str
     heading: str
     note: str = ""
     numeric: bool = True
-    paper: bool = True
     source: str = ""
 
 
@@ -77,6 +78,19 @@ class Table:
     columns: list[Column]
     rows: list[tuple[Arm, list[Cell]]]
     raw: list[dict[str, Any]]
+
+    def keys(self, name: str) -> list[str]:
+        """Returns the keys of the columns that a name of `columns` asks for: of `retrieval` one a length."""
+        if name == "retrieval":
+            return [column.key for column in self.columns if column.key.split(" ")[0] == "retrieval"]
+        return [name.replace("@", " ") if name.startswith("retrieval@") else name]
+
+    @property
+    def asked(self) -> list[int]:
+        """The places of the columns that the study asks for, the arm's first; of all where it asks for none."""
+        places = {column.key: place for place, column in enumerate(self.columns)}
+        wanted = [key for name in self.study.columns for key in self.keys(name) if key in places]
+        return [places[key] for key in dict.fromkeys(["arm", *wanted])] if wanted else list(range(len(places)))
 
     @property
     def reasons(self) -> list[str]:
@@ -106,11 +120,13 @@ def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]
     if _asked(study, "loss"):
         columns += [Column("loss", "val. loss", f"{loss_unit(study)}, 95% interval", source=LOSS)]
         columns += [_DIFFERENCE] if compared else []
+        if compared and "p" in study.columns:
+            columns += [Column("p", "p (Holm)", "of the difference", source=LOSS)]
     if math.isfinite(study.target):
         goal = f"tokens to a loss of {study.target:g}, median"
         columns += [Column("target", "to target", goal, source="metrics.jsonl:val_loss")]
     if len(study.arms) > 1:
-        columns += [Column("comparable", "like for like", numeric=False, paper=False)]
+        columns += [Column("comparable", "like for like", numeric=False)]
     if _asked(study, "loss") and not answers(study):
         columns += [Column("bits", "bits/byte", source="eval/loss.json:bits_per_byte")]
     if _asked(study, "retrieval"):
@@ -132,15 +148,28 @@ def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]
     if _asked(study, "memory"):
         columns += [Column("memory", "memory", "train step, peak", source="eval/memory.json:compiled.train_step.peak")]
     if _asked(study, "heads"):
-        columns += [Column(*shown[:3], paper=False, source=f"eval/heads.json:{shown[3]}") for shown in heads.SHOWN]
+        columns += [Column(*shown[:3], source=f"eval/heads.json:{shown[3]}") for shown in heads.SHOWN]
     columns += [
         Column("parameters", "parameters", source="run.json:parameters.total"),
-        Column("flops", "FLOPs/token", source="run.json:flops_per_token.value"),
+        Column("flops", "FLOPs/token", _formula(study), source="run.json:flops_per_token.value"),
         Column("kv", "KV cache", "bytes/token", source="run.json:kv_bytes_per_token"),
         Column("kernel", "kernel", "attention, as run", numeric=False, source="run.json:attention_kernel"),
         Column("seeds", "seeds", "done/ failed/ diverged", numeric=False),
     ]
-    return columns
+    return columns + [
+        Column(name, name.rsplit(".", 1)[-1].replace("_", " "), numeric=False, source=f"config.json:{name}")
+        for name in study.columns
+        if name in fields.types()
+    ]
+
+
+def _formula(study: Study) -> str:
+    """Returns the formula by which the runs' FLOPs were counted, where it is one; N its parameters."""
+    given = [names(arm, lambda run: dig(run.info, "flops_per_token", "formula")) for arm in study.arms]
+    formulas = list(dict.fromkeys(itertools.chain(*given)))
+    return (
+        f"training, {formulas[0]}" if len(formulas) == 1 else "training, a formula an arm: run.json" if formulas else ""
+    )
 
 
 def _back(study: Study, length: float) -> str:
@@ -172,7 +201,10 @@ def _cells(
         "kernel": _name(arm, "attention_kernel"),
         "seeds": _seeds(arm),
         "comparable": _comparable(study, arm, differing),
+        "p": Cell(DASH) if compared is None or not math.isfinite(compared.p_holm) else _p(compared.p_holm),
     }
+    config = settings.flat(settings.config_of(arm))
+    cells |= {name: Cell(config.get(name, DASH), sort=config.get(name, "")) for name in study.columns if "." in name}
     for key, *_, measure, show in heads.SHOWN:
         value = heads.number_of(arm, measure)
         cells[key] = Cell(show(value), "", value) if math.isfinite(value) else Cell(DASH, why=_why(arm, "heads"))
@@ -184,6 +216,10 @@ def _cells(
         beside = distance.shown(arm, length)
         cells[f"retrieval {length:g}"] = replace(cell, sub=f"{cell.sub}; {beside}") if beside and points else cell
     return cells
+
+
+def _p(value: float) -> Cell:
+    return Cell("< 0.001" if value < 0.001 else f"{value:.3f}", "", value)
 
 
 def _target(study: Study, arm: Arm) -> Cell:
@@ -397,11 +433,13 @@ def markdown(tables: list[Table]) -> str:
     """Returns the tables as Markdown, one heading a study."""
     parts = []
     for table in tables:
-        head = [formats.markdown(_heading(column)) for column in table.columns]
+        columns = [table.columns[place] for place in table.asked]
+        head = [formats.markdown(_heading(column)) for column in columns]
         lines = [f"| {' | '.join(head)} |"]
-        lines += [f"|{'|'.join('---:' if column.numeric else ':---' for column in table.columns)}|"]
+        lines += [f"|{'|'.join('---:' if column.numeric else ':---' for column in columns)}|"]
         for _, cells in table.rows:
-            shown = [formats.markdown(f"{cell.text} {cell.sub}".strip()) for cell in cells]
+            kept = [cells[place] for place in table.asked]
+            shown = [formats.markdown(f"{cell.text} {cell.sub}".strip()) for cell in kept]
             lines += [f"| {' | '.join(shown)} |"]
         notes = "".join(f"\n- {formats.markdown(reason)}" for reason in table.reasons)
         notes = f"\n\n{DASH} means not there:\n{notes}" if notes else ""
@@ -412,49 +450,3 @@ def markdown(tables: list[Table]) -> str:
 
 def _heading(column: Column) -> str:
     return f"{column.heading} ({column.note})" if column.note else column.heading
-
-
-def latex(tables: list[Table]) -> str:
-    """Returns the tables as LaTeX (booktabs), one table environment a study."""
-    parts = ["% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
-    for table in tables:
-        kept = [index for index, column in enumerate(table.columns) if column.paper]
-        columns = [table.columns[index] for index in kept]
-        align = "".join("r" if column.numeric else "l" for column in columns)
-        tops = " & ".join(formats.latex(column.heading) for column in columns)
-        units = " & ".join(
-            f"{{\\scriptsize {formats.latex(column.note)}}}" if column.note else "" for column in columns
-        )
-        rows = [line for _, cells in table.rows for line in _latex_row([cells[index] for index in kept])]
-        parts.append(
-            "\n".join(
-                [
-                    r"\begin{table*}[t]",
-                    r"  \centering\small",
-                    rf"  \caption{{{formats.latex(table.study.title)}}}",
-                    rf"  \label{{tab:{formats.slug(table.study.name)}}}",
-                    r"  \resizebox{\textwidth}{!}{%",
-                    rf"  \begin{{tabular}}{{@{{}}{align}@{{}}}}",
-                    r"    \toprule",
-                    rf"    {tops} \\",
-                    rf"    {units} \\",
-                    r"    \midrule",
-                    *[f"    {row}" for row in rows],
-                    r"    \bottomrule",
-                    r"  \end{tabular}}",
-                    r"\end{table*}",
-                ]
-            )
-        )
-    return "\n\n".join(parts) + "\n"
-
-
-def _latex_row(cells: list[Cell]) -> list[str]:
-    """Returns an arm's two lines: the values, and below them in small type their intervals."""
-    above = " & ".join(formats.latex(cell.text) for cell in cells)
-    below = " & ".join(_latex_small(cell.sub) for cell in cells)
-    return [rf"{above} \\[-2pt]", rf"{below} \\[1pt]"]
-
-
-def _latex_small(text: str) -> str:
-    return rf"{{\scriptsize {formats.latex(text)}}}" if text else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from configs import provenance
+from configs import columns, provenance
 from configs.documents import ordinary
 from configs.errors import UserError
 from configs.evaluations import EVALUATIONS
@@ -106,6 +106,8 @@ class Study:
     family: "list[Study]" = field(default_factory=list, repr=False, compare=False)  # studies reported together
     ladder: Ladder | None = None
     target: float = math.nan  # validation loss, nats, to which steps and tokens are measured
+    columns: list[str] = field(default_factory=list)  # of its paper tables (configs/columns.py); empty: the default's
+    highlight: list[str] = field(default_factory=list)  # arms that figures of many arms show in colour
 
     def arm(self, name: str | None) -> Arm | None:
         """Returns the arm of that name, or None."""
@@ -210,9 +212,13 @@ class _Reader:
         solved = {key: number(value) for key, value in mapping(raw.get("solved")).items()}
         plan, care = _plan(mapping(raw.get("plan"))), number(raw.get("care"))
         looked = [whole(one, 0) for one in items(raw, "looked")]
+        asked = [one for one in map(text, items(raw, "columns")) if one]
+        self.faults += [f"sweep.json: study {name}: unknown column {one}" for one in asked if not columns.known(one)]
         return Study(
             name, title, text(raw.get("question")), baseline, evals, arms, seeds, solved=solved, plan=plan,
             care=plan.care if plan else care, looked=looked, target=number(raw.get("target")),
+            columns=list(dict.fromkeys(one for one in asked if columns.known(one))),
+            highlight=[text(one) for one in items(raw, "highlight")],
         )  # fmt: skip
 
     def selected(self, given: list[tuple[dict[str, Any], Study]]) -> list[Study]:

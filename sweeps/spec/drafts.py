@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import cli, fields
+from configs import cli, columns, fields
 from configs.errors import UserError, nearest
 from configs.evaluations import EVALUATIONS
 from sweeps.spec import axes, ladder, looks, match, names, select
@@ -27,9 +27,10 @@ INHERITED = (
     "solved",
     "target",
     "evals",
+    "columns",
 )  # beside `studies`, each study has them
 SHARED_KEYS = ("title", "question", "fixed", "derived", *INHERITED)
-STUDY_KEYS = ("axes", "baseline", *SHARED_KEYS)
+STUDY_KEYS = ("axes", "baseline", "highlight", *SHARED_KEYS)
 MOST_SEEDS = 2**63  # as `config.seed`
 SOLVED = {"accuracy": 1.0, "loss": 1e9}  # the keys of `solved`, and the most each may be
 
@@ -104,6 +105,8 @@ def check_study(draft: Draft, overrides: Mapping[str, Any]) -> list[str]:
     problems += looks.check_care(given, where)
     problems += _check_evals(given.get("evals", ["loss"]), f"{where}evals")
     problems += names.check_template(given.get("arm"), f"{where}arm")
+    problems += columns.check(given.get("columns"), given, where)
+    problems += _check_highlight(given.get("highlight"), f"{where}highlight")
     problems += _check_solved(given.get("solved"), f"{where}solved")
     target = 1.0 if given.get("target") is None else given["target"]
     if isinstance(target, bool) or not isinstance(target, int | float) or not 0 < target < math.inf:
@@ -217,3 +220,9 @@ def _check_overrides(draft: Draft, overrides: Mapping[str, Any]) -> list[str]:
         elif name in taken:
             problems.append(f"--config.{name}: is {taken[name]} of {draft.name}; change the sweep file")
     return problems
+
+
+def _check_highlight(given: Any, where: str) -> list[str]:
+    if given is None or (isinstance(given, list | tuple) and all(isinstance(name, str) for name in given)):
+        return []
+    return [f"{where} = {given!r}: must be a list of arms' names"]

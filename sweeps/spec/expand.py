@@ -20,13 +20,15 @@ A sweep file has `get_sweep()`, which returns a dictionary:
         target=2.2,                                           # nats: the report tells steps and tokens to this loss
         solved=dict(accuracy=0.9, loss=0.2),                  # for tasks that jump; see report/statistics/solving.py
         evals=["loss", "throughput"],                         # run after training
+        columns=["model.num_heads", "loss", "difference"],    # of table.tex and table.md; see configs/columns.py
+        highlight=["h1", "h4"],                               # arms in colour where there are more than 24
     )
 
 or `dict(name=..., studies={"heads": {...}, "windows": {...}})`, where each study is such a dictionary, and `base`,
-`fixed`, `derived`, `arm`, `where`, `ladder`, `match`, `seeds`, `care`, `select`, `solved`, `target` and `evals` beside
-`studies` hold for all of them. Arm names are unique over all studies, because they name folders, and an arm may
-continue another one's runs (`init_from = "arm:NAME"`, see sweeps/spec/chains.py). Command-line overrides hold for every
-arm; they come after `fixed` and the axes and before `derived`, so that derived fields follow them.
+`fixed`, `derived`, `arm`, `where`, `ladder`, `match`, `seeds`, `care`, `select`, `solved`, `target`, `evals`
+and `columns` beside `studies` hold for all of them. Arm names are unique over all studies, because they name folders,
+and an arm may continue another one's runs (`init_from = "arm:NAME"`, see sweeps/spec/chains.py). Command-line overrides
+hold for every arm; they come after `fixed` and the axes and before `derived`, so that derived fields follow them.
 """
 
 import copy
@@ -87,7 +89,7 @@ def expand(given: Any, *, file: Path, overrides: Mapping[str, Any] | None = None
             tried, untried = _selection(draft, study)
             study = replace(study, arms=select.reported(study.arms)) if study.select else study
             studies += [*tried, study]
-            problems += [*(wrong or _check_baseline(study)), *untried]
+            problems += [*(wrong or _check_names(study)), *untried]
     problems += names.collisions([arm.name for study in studies for arm in study.arms])
     problems += [] if problems else chains.problems(studies)
     if problems:
@@ -207,6 +209,8 @@ def _study(draft: Draft, arms: list[Arm]) -> Study:
         select=select.of(given.get("select")),
         plan=looks.plan_of(given),
         care=given.get("care"),
+        columns=tuple(given.get("columns") or ()),
+        highlight=tuple(given.get("highlight") or ()),
     )
 
 
@@ -223,6 +227,7 @@ def _rung(study: Study, climbed: Ladder | None, value: float | None) -> Study:
     return replace(
         study, name=f"{study.name}: {climbed.label(value)}", title="", question="", baseline=None, solved={},
         evals=tuple(name for name in study.evals if name in ladders.EVALS), select=chosen, rung_of=study.name,
+        columns=(), highlight=(),
     )  # fmt: skip
 
 
@@ -234,7 +239,7 @@ def _selection(draft: Draft, study: Study) -> tuple[list[Study], list[str]]:
     tried = replace(
         study, name=f"{study.name}: selection", title="", question="", baseline=None, evals=(select.MEASURED,),
         seeds=study.select.seeds, arms=tuple(arms), select=None, selects_for=study.name, ladder=None, rung=None,
-        rung_of="", plan=None,
+        rung_of="", plan=None, columns=(), highlight=(),
     )  # fmt: skip
     if select.MEASURED not in study.evals:
         problems.append(
@@ -243,11 +248,12 @@ def _selection(draft: Draft, study: Study) -> tuple[list[Study], list[str]]:
     return [tried], problems
 
 
-def _check_baseline(study: Study) -> list[str]:
+def _check_names(study: Study) -> list[str]:
     arms = [arm.name for arm in study.arms]
-    if study.baseline is None or study.baseline in arms:
-        return []
     shown = ", ".join(arms[:20]) + (f" and {len(arms) - 20} more" if len(arms) > 20 else "")
+    named = [("baseline", study.baseline)] if study.baseline is not None else []
     return [
-        f"{study.name}: baseline = {study.baseline!r} is no arm{nearest(study.baseline, arms)}; the arms are {shown}"
+        f"{study.name}: {key} = {name!r} is no arm{nearest(name, arms)}; the arms are {shown}"
+        for key, name in [*named, *(("highlight", name) for name in study.highlight)]
+        if name not in arms
     ]

@@ -133,6 +133,7 @@ class Study:
     runs that try the values for it. `plan` says how seeds are added (sweeps/spec/looks.py), `care` which difference of
     losses matters (nats), `looked` at how many seeds a list without a plan was looked at before it grew. With a
     `ladder` the study is its highest rung; a lower one is a study of its own, of which `rung_of` names that one.
+    `columns` are those of its tables (configs/columns.py), `highlight` the arms in colour in figures of many arms.
     """
 
     name: str
@@ -154,6 +155,8 @@ class Study:
     ladder: Ladder | None = None
     rung: float | None = None
     rung_of: str = ""
+    columns: tuple[str, ...] = ()
+    highlight: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -249,6 +249,8 @@ def describe(sweep: Sweep, created: str, updated: str) -> dict[str, Any]:
             "ladder": study.ladder and study.ladder.described(),
             "rung": study.rung,
             "target": study.target,
+            "columns": list(study.columns),
+            "highlight": list(study.highlight),
             "rung_of": study.rung_of,
             "arms": [
                 {

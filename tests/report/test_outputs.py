@@ -276,8 +276,11 @@ def test_latex_escapes_what_is_special(evil: Path) -> None:
     body = text.split(r"\midrule")[1].split(r"\bottomrule")[0]
     columns = len(re.search(r"tabular\}\{@\{\}(\w+)@\{\}", text).group(1))  # type: ignore[union-attr]
     for row in body.strip().splitlines():
-        assert re.search(r" \\\\\[-?\dpt\]$", row) and len(re.findall(r"(?<!\\)&", row)) == columns - 1
         assert not re.search(r"(?<!\\)[%#_]", row)
+        if r"\multicolumn" in row:  # a long name, on a line of its own
+            assert row.endswith(r"} \\") and not re.search(r"(?<!\\)&", row)
+            continue
+        assert re.search(r" \\\\\[-?\dpt\]$", row) and len(re.findall(r"(?<!\\)&", row)) == columns - 1
     for rule in (r"\toprule", r"\midrule", r"\bottomrule"):
         assert text.count(rule) == 1
     assert formats.latex("[x]") == "{[}x{]}", (

@@ -14,7 +14,7 @@ from configs.errors import UserError
 from report import build
 from report.charts import lengths, training
 from report.claims import words
-from report.page import table
+from report.page import latex, table
 from report.page.html import settings
 from report.reading import frames
 from report.reading.directories import Sweep, read
@@ -27,7 +27,7 @@ def everything(sweep: Sweep) -> str:
     for study in sweep.studies:
         first, rest = words.scalings(study)
         said += [one.text for one in words.arms(study) + words.comparability(study) + first + rest]
-        said += [table.markdown([table.build(study)]), table.latex([table.build(study)]), str(settings(study))]
+        said += [table.markdown([table.build(study)]), latex.latex([table.build(study)]), str(settings(study))]
         said += [figure.key for figure in build.figures(study)]
     frames.metrics(sweep), frames.results(sweep)
     return "\n".join(said)
