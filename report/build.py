@@ -24,7 +24,7 @@ from configs.documents import ordinary
 from configs.errors import UserError
 from configs.folders import own
 from report import live, options
-from report.charts import effects, export, grid, heads, ladder, lengths, profile, selection, training
+from report.charts import effects, emphasis, export, grid, heads, ladder, lengths, profile, selection, training
 from report.charts.figures import Figure
 from report.claims import comparisons
 from report.claims.ladder import claimed
@@ -119,7 +119,7 @@ def figures(study: Study) -> list[Figure]:
         grid.heat_map(study),
         heads.entropy_map(study),
     ]
-    return [figure for figure in results if figure is not None]
+    return [emphasis.emphasised(figure, study) for figure in results if figure is not None]
 
 
 def _draw(study: Study, prefix: str, out: Path) -> list[tuple[Figure, html.Image]]:

@@ -56,6 +56,7 @@ def _named(encoding: dict[str, Any]) -> list[str]:
     results: list[Any] = []
     for channel in ("color", "shape", "strokeDash"):
         one = encoding.get(channel, {})
+        one = one.get("condition", one)
         if one.get("legend", {}) is not None:
             results += one.get("legend", {}).get("values") or one.get("scale", {}).get("domain") or []
     return [str(name) for name in results]

@@ -7,6 +7,7 @@ from typing import Any
 LIGHT = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5a5a5a", "#661144"]
 DARK = ["#3d94d6", "#f0703c", "#2fc79a", "#e59fd2", "#f7d060", "#a5e3ff", "#8f8f8f", "#b3446c"]
 SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left"]
+PAIRS = 24  # of colour and marker, no two alike
 DASHES: list[list[int]] = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 WIDTH, HEIGHT = 360, 230  # pixels of 1/96 inch: a column of a two-column paper

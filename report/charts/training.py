@@ -24,7 +24,8 @@ from report.charts.figures import (
     tip,
 )
 from report.claims import comparable
-from report.reading.directories import Arm, Run, Study, number
+from report.page.formats import count
+from report.reading.directories import Arm, Run, Study, items, mapping, number
 from report.reading.frames import positions
 from report.reading.measures import (
     from_eval,
@@ -37,6 +38,7 @@ from report.reading.measures import (
     timed_under_load,
     train_memory,
 )
+from report.reading.settings import config_of
 from report.statistics.intervals import over_seeds
 
 LINES = 12000  # points a chart of curves may hold over all its lines
@@ -88,9 +90,38 @@ def curves(study: Study, key: str, title: str, smooth: bool) -> Figure | None:
     caption += " Thin: each seed." if thinly else f" Beyond {THIN} runs, seeds have no lines of their own."
     caption += " Smoothed over a twentieth of the run." if smooth else ""
     caption += " What lies above the top is cut." if any(series.max() > ends[1] for series in per_run.values()) else ""
-    spec = finish(sized(alt.layer(thin, thick, hover)), data)
+    dots = on("seeds").mark_point(filled=True, size=18, opacity=0.5).encode(x, y, colour(names))
+    stages = _stages(study, 1.02 * last)
+    if stages:
+        data["stages"] = stages
+        rule = alt.Chart(alt.NamedData("stages")).mark_rule(strokeDash=[2, 3]).encode(alt.X("tokens:Q"))
+        what = tip(("stage:N", "until here", ""), ("tokens:Q", "tokens", ",.0f"))
+        caption += f" Dotted: where a stage of the curriculum ends ({_said(stages)})."
+    layers = [rule.encode(tooltip=what)] if stages else []
+    layers += [dots, hover] if few else [thin, thick, hover]
+    spec = finish(sized(alt.layer(*layers)), data)
     lines = _lines(runs, key, per_run, thinly, most)
     return Figure(key.replace("_", "-"), title.capitalize(), caption, spec, lines=lines)
+
+
+STAGES = 6  # ends of stages that a chart marks
+
+
+def _stages(study: Study, last: float) -> list[dict[str, Any]]:
+    """Returns where the stages of the arms' curricula end: a row an end, with tokens and what the stage was."""
+    ends: dict[float, str] = {}
+    for arm in study.arms:
+        data, tokens = mapping(config_of(arm).get("data")), 0.0
+        for raw in items(data, "curriculum"):
+            stage = {**data, **{key: value for key, value in mapping(raw).items() if value is not None}}
+            tokens += number(stage.get("steps")) * number(stage.get("length")) * number(stage.get("batch_size"))
+            if math.isfinite(tokens) and 0 < tokens < last:
+                ends.setdefault(tokens, f"length {number(stage.get('length')):g}")
+    return [{"tokens": end, "stage": ends[end]} for end in sorted(ends)[:STAGES]]
+
+
+def _said(stages: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{one['stage']} until {count(one['tokens'])} tokens" for one in stages)
 
 
 def _lines(
@@ -213,8 +244,10 @@ def _label_front(
 ) -> None:
     """Sets each row's `label`: the side on which its name stands; empty beside the Pareto front and where names meet.
 
+    A cost that was measured under load (`busy`) is not ranked: its arm is not on the front and keeps none off it.
+
     Args:
-        rows: with `arm`, `cost` and `quality`, changed in place.
+        rows: with `arm`, `cost`, `quality` and perhaps `busy`, changed in place.
         costs: the smallest and the largest cost.
         ends: of the axis of quality.
         more: a larger cost is better, as of a speed.
@@ -224,13 +257,13 @@ def _label_front(
 
     def beaten(one: dict[str, Any]) -> bool:
         own = (across * one["cost"], up * one["quality"])
-        others = [(across * other["cost"], up * other["quality"]) for other in rows]
+        others = [(across * other["cost"], up * other["quality"]) for other in rows if not other.get("busy")]
         return any(other[0] >= own[0] and other[1] >= own[1] and other != own for other in others)
 
     taken: list[tuple[float, float, float, float]] = []
     for row in sorted(rows, key=lambda row: up * row["quality"], reverse=True):
         row["label"] = ""
-        if beaten(row):
+        if row.get("busy") or beaten(row):
             continue
         x = 0.1 * PLOT[0] + 0.8 * PLOT[0] * (row["cost"] - costs[0]) / (costs[1] - costs[0])
         y = PLOT[1] * (row["quality"] - ends[0]) / (ends[1] - ends[0])
@@ -252,6 +285,7 @@ def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -
     by_loss = any(math.isfinite(loss(arm).mean) for arm in study.arms)
     rows: list[dict[str, Any]] = []
     apart = comparable.apart(study, "loss" if by_loss else "retrieval")
+    speed = key.endswith("speed")
     for arm in study.arms:
         if arm.name in apart:
             continue
@@ -259,6 +293,7 @@ def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -
         cost = median(arm, measure)
         if math.isfinite(quality.mean) and math.isfinite(cost):
             row = {"arm": arm.name, "cost": cost, "quality": quality.mean}
+            row["busy"] = speed and bool(timed_under_load(arm))
             rows.append(row | {"low": quality.low, "high": quality.high, "seeds": quality.count})
     values = [row["cost"] for row in rows]
     if len(rows) < 2 or max(values) <= 1.01 * min(values):
@@ -277,10 +312,12 @@ def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -
     )
     tips = tip(("arm:N", "arm", ""), ("cost:Q", label, ",.4~s"), ("quality:Q", what, ".4f"))
     tips += tip(("low:Q", "95% from", ".4f"), ("high:Q", "to", ".4f"), ("seeds:Q", "seeds", ""))
-    dot = on("rows").mark_point(filled=True, size=70, opacity=1).encode(x, y, colour(names), shape(names), tooltip=tips)
-    layers = [bar, dot]
-    higher_cost = key.endswith("speed")
-    _label_front(rows, (min(values), max(values)), ends, higher_cost, not by_loss)
+    layers = [bar]
+    for filled in (True, False):
+        kept = on("rows").transform_filter("!datum.busy" if filled else "datum.busy")
+        dot = kept.mark_point(filled=filled, size=70, opacity=1, strokeWidth=1.5)
+        layers.append(dot.encode(x, y, colour(names), shape(names), tooltip=tips))
+    _label_front(rows, (min(values), max(values)), ends, speed, not by_loss)
     sides: list[tuple[Literal["left", "right"], int]] = [("left", 8), ("right", -8)]
     for side_, dx in sides:
         text = on("rows").transform_filter(f"datum.label == '{side_}'").mark_text(align=side_, dx=dx, dy=-7, limit=150)
@@ -291,8 +328,9 @@ def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -
     title = f"Quality against {label.split(',')[0]}"
     caption = f"{side.capitalize()}. Bars: {interval}; what reaches beyond the frame is cut."
     caption += " Named: the Pareto front, as far as names do not overlap."
-    busy = [arm.name for arm in study.arms if timed_under_load(arm)] if higher_cost else []
+    busy = [row["arm"] for row in rows if row["busy"]]
     if busy:
-        caption += f" Speeds of {', '.join(busy[:6])}{' and more' if len(busy) > 6 else ''} were measured under load."
+        named = f"{', '.join(busy[:6])}{f' and {len(busy) - 6} more' if len(busy) > 6 else ''}"
+        caption += f" Hollow: speeds measured under load, which are not ranked ({named})."
     caption += f" Left out, not comparable: {', '.join(apart)}." if apart else ""
     return Figure(f"quality-{key}", title, caption, finish(sized(alt.layer(*layers)), {"rows": rows}))

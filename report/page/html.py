@@ -14,7 +14,7 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
-from report.charts import export, theme
+from report.charts import emphasis, export, theme
 from report.charts.figures import Figure, loggable
 from report.claims import comparable, verdict, words
 from report.claims.comparable import reference_arm
@@ -22,7 +22,7 @@ from report.claims.ladder import claimed, sentences
 from report.page.formats import slug
 from report.page.table import Table
 from report.reading import reproduce
-from report.reading.directories import Arm, Run, Study, Sweep
+from report.reading.directories import Run, Study, Sweep
 from report.reading.settings import Settings, settings
 
 HERE = Path(__file__).parent / "files"
@@ -129,7 +129,7 @@ def _study(sweep: Sweep, table: Table, drawn: Drawn, index: int, out: Path) -> d
         "more_scalings": rest,
         "differing": comparable.differing(study),
         "ladder": [] if (climbed := claimed(study)) is None else sentences(climbed),
-        "arms": [_switch(arm, place) for place, arm in enumerate(study.arms)],
+        "arms": _switches(study),
         "reference": getattr(reference_arm(study), "name", ""),
         "figures": [_figure(name, figure, image) for figure, image in drawn],
         "settings": fields.differing if len(study.arms) <= PREVIEW else [],
@@ -156,10 +156,17 @@ def _settings(study: Study, fields: Settings) -> dict[str, Any]:
     return {"fields": [field for field, _ in fields.differing], "values": values, "shared": fields.shared}
 
 
-def _switch(arm: Arm, place: int) -> dict[str, Any]:
+def _switches(study: Study) -> list[dict[str, Any]]:
+    """Returns each arm's name with the colour and dash of its line; arms in grey have neither."""
+    places = {name: place for place, name in enumerate(emphasis.chosen(study))}
+    return [_switch(arm.name, places.get(arm.name)) for arm in study.arms]
+
+
+def _switch(name: str, place: int | None) -> dict[str, Any]:
+    if place is None:
+        return {"name": name, "colour": emphasis.GREY, "dash": ""}
     dashes = " ".join(str(part) for part in theme.dash(place))
-    colour = place % len(theme.LIGHT)
-    return {"name": arm.name, "colour": colour, "dash": "" if dashes == "1 0" else dashes}
+    return {"name": name, "colour": f"var(--arm{place % len(theme.LIGHT)})", "dash": "" if dashes == "1 0" else dashes}
 
 
 def _figure(study: str, figure: Figure, image: Image) -> dict[str, Any]:

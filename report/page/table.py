@@ -36,6 +36,7 @@ from report.reading.measures import (
     retrieval_points,
     skipped,
     spread,
+    timed_under_load,
     train_memory,
 )
 from report.statistics.intervals import Estimate
@@ -305,6 +306,8 @@ def _rate(arm: Arm, part: str) -> Cell:
     value = median(arm, measure)
     if not math.isfinite(value):
         return Cell(DASH, why=_why(arm, "throughput"))
+    if timed_under_load(arm):
+        return Cell(formats.count(value), "under load, not ranked")
     low, high = spread(arm, measure, lambda run: dig(run.evals.get("throughput"), part, "spread"))
     ends = f"{formats.count(low)}\N{EN DASH}{formats.count(high)}" if math.isfinite(low + high) else ""
     return Cell(formats.count(value), ends, value)
@@ -413,6 +416,7 @@ def _raw(
         "train_tokens_per_second": median(arm, from_eval("throughput", "train", "tokens_per_second")),
         "prefill_tokens_per_second": median(arm, from_eval("throughput", "prefill", "tokens_per_second")),
         "decode_tokens_per_second": median(arm, from_eval("throughput", "decode", "tokens_per_second")),
+        "speeds_under_load": timed_under_load(arm),
         "train_memory_bytes": median(arm, train_memory),
         "train_memory_source": memory_source(arm),
         "parameters": median(arm, from_info("parameters", "total")),

@@ -2,13 +2,18 @@
 
 import itertools
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from report.charts import theme
-from report.charts.figures import cut, dashes, domain, fit
+from report.build import figures
+from report.charts import emphasis, export, theme, training
+from report.charts.figures import cut, dashes, domain, fit, layers_of
 from report.charts.grid import balanced
+from report.reading.directories import read
+from tests.report import synthetic
 
 
 def test_a_line_is_cut_where_it_crosses_and_goes_on_where_it_returns() -> None:
@@ -71,3 +76,48 @@ def test_any_two_colours_can_be_told_apart_whatever_the_eyes(palette: list[str],
     seen = [lab(colour, eyes) for colour in palette]
     assert min(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(seen, 2)) > 12
     assert len(set(theme.SHAPES)) == len(palette), "shapes tell them apart as well"
+
+
+def test_speeds_measured_under_load_are_marked_and_not_ranked() -> None:
+    rows = [
+        {"arm": "fast", "cost": 900.0, "quality": 1.5, "busy": True},
+        {"arm": "slow", "cost": 500.0, "quality": 1.6, "busy": False},
+        {"arm": "worse", "cost": 400.0, "quality": 1.7, "busy": False},
+    ]
+    training._label_front(rows, (400.0, 900.0), (1.4, 1.8), more=True, higher=False)
+    assert [bool(row["label"]) for row in rows] == [False, True, False], "the loaded arm keeps none off the front"
+    rows[0]["busy"] = False
+    training._label_front(rows, (400.0, 900.0), (1.4, 1.8), more=True, higher=False)
+    assert [bool(row["label"]) for row in rows] == [True, False, False]
+
+
+def test_of_more_than_24_arms_the_best_or_those_chosen_are_in_colour(tmp_path: Path) -> None:
+    values = {
+        f"arm{index:02d}": [1.7 + 0.01 * ((index * 7) % 30), 1.71 + 0.01 * ((index * 7) % 30)] for index in range(30)
+    }
+    (study,) = read(synthetic.losses(tmp_path / "best", values)).studies
+    best = sorted(values, key=lambda name: values[name])[:8]
+    assert sorted(emphasis.chosen(study)) == sorted({"arm00", *best})
+    study.highlight = ["arm03", "arm29"]
+    assert emphasis.chosen(study) == ["arm00", "arm03", "arm29"]
+    figure = next(one for one in figures(study) if one.key == "train-loss")
+    colours = [layer["encoding"]["color"] for layer in layers_of(figure.spec)]
+    assert all(one["value"] == emphasis.GREY and one["condition"]["scale"]["domain"][1] == "arm03" for one in colours)
+    assert "3 of 30 arms" in figure.caption and "arm04" not in re.sub(r"<path[^>]*>", "", export.svg(figure.spec))
+
+
+def test_a_curve_of_two_points_is_points_and_a_curriculum_s_stages_are_marked(tmp_path: Path) -> None:
+    stages = {"curriculum": [{"steps": 400, "length": 64}]}
+    configuration = synthetic.config(4) | {"data": {"length": 128, "batch_size": 16, **stages}}
+    for lines, marks in ((2, {"point"}), (100, {"line", "point"})):
+        run = tmp_path / f"run{lines}"
+        synthetic.write_run(
+            run, info=synthetic.run_json(), configuration=configuration, lines=synthetic.metrics(1.7, 0, lines)
+        )
+        (study,) = read(run).studies
+        figure = training.curves(study, "train_loss", "training loss", smooth=False)
+        assert figure is not None
+        assert {layer["mark"]["type"] for layer in layers_of(figure.spec)} - {"rule"} == marks
+    assert figure is not None
+    assert figure.spec["datasets"]["stages"] == [{"tokens": 400.0 * 64 * 16, "stage": "length 64"}]
+    assert "length 64 until 410k tokens" in figure.caption

@@ -19,7 +19,9 @@ const charts = (function () {
   function withoutLegend(layer) {
     const encoding = Object.assign({}, layer.encoding);
     for (const channel of ["color", "shape", "strokeDash"]) {
-      if (encoding[channel]) encoding[channel] = Object.assign({}, encoding[channel], { legend: null });
+      const one = encoding[channel];
+      if (one && one.condition) encoding[channel] = { ...one, condition: { ...one.condition, legend: null } };
+      else if (one) encoding[channel] = Object.assign({}, one, { legend: null });
     }
     return Object.assign({}, layer, { encoding });
   }
