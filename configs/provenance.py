@@ -38,24 +38,31 @@ PLACES = ("init_from", "data.path", "data.validation_path", "data.tokenizer", "d
 # Lists of conditions, each with a number of its own: what both were asked is compared, where each run was asked what
 # its own config says. The rows of lengths are cut from those of the longest, so that of the loss they shape every one.
 LISTS = {"retrieval": ("eval.multiples", "eval.lengths", "eval.scalings"), "loss": ("eval.scalings",)}
+PLAIN = frozenset((str, float, bool, type(None), list))  # types of JSON that are no object
 RESOLVED = {"loss": ("source",), "heads": ("source",), "retrieval": ("task", "pairs")}  # keys of the result
 
 
 def flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns {dotted name: value} of a config as JSON has it; nothing for what is no object."""
+    """Returns {dotted name: value} of a config as JSON has it; nothing for what is no object.
+
+    A whole number is returned as the float that its field is. (A launch calls this some eight times a run.)
+    """
     results: dict[str, Any] = {}
+    floats = _floats()
     for name, value in values.items() if isinstance(values, Mapping) else ():
-        if isinstance(value, Mapping):
-            results |= flat(value, f"{prefix}{name}.")
+        key = f"{prefix}{name}"
+        if type(value) is int:
+            results[key] = float(value) if key in floats and abs(value) < 2**53 else value
+        elif type(value) not in PLAIN and isinstance(value, Mapping):
+            results |= flat(value, f"{key}.")
         else:
-            results[f"{prefix}{name}"] = _number(f"{prefix}{name}", value)
+            results[key] = value
     return results
 
 
-def _number(name: str, value: Any) -> Any:
-    """Returns a whole number as the float that its field is."""
-    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
-    return float(value) if whole and fields.types().get(name) is float else value
+@functools.cache
+def _floats() -> frozenset[str]:
+    return frozenset(name for name, kind in fields.types().items() if kind is float)
 
 
 @functools.cache
