@@ -2,7 +2,7 @@
 
 Trained at its full length at once it stays at chance; grown from 15 tokens and 4 pairs it is exact within some 300
 updates, and each doubling of the length then costs about a hundred more. The window at the end is 63 tokens. Five
-seeds of five were right in 99.6% of answers or more; docs/rope_scaling.md stretches them.
+seeds of five were right in 99.6% of answers or more; docs/studies/rope_scaling.md stretches such models.
 """
 
 from ml_collections import ConfigDict

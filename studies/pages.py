@@ -67,9 +67,8 @@ def overview(studies: Sequence[tuple[Study, Results | None, Sequence[Verdict]]])
 
 
 def _tally(found: Sequence[Verdict]) -> str:
-    parts = [f"{sum(one.verdict == verdict for one in found)} {words}" for verdict, words in (
-        (SHOWS, "show"), (REVERSED, "are reversed"), (OPEN, "are not resolved"))]  # fmt: skip
-    return f"Of {plural(len(found), 'published ordering')} measured so far, {listed(parts)}."
+    parts = [f"{sum(one.verdict == verdict for one in found)} {verdict}" for verdict in (SHOWS, REVERSED, OPEN)]
+    return f"Verdicts so far on {plural(len(found), 'published ordering')}: {listed(parts)}."
 
 
 def _not_run(study: Study) -> str:

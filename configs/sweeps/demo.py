@@ -6,10 +6,10 @@ width, parameters and FLOPs. The second trains models that really retrieve (key-
 heads, and other positions, each asked within the window and beyond it. The window of its baseline is also stretched, at
 evaluation only.
 
-Two earlier statements about this demo do not hold. Recall past the window was asked locally (each pair stood again at
-most 62 tokens back), so that a model with a window of 63 tokens was right too: now each counted pair is asked once,
-from the row's beginning, and the report shows the local baseline. And the first study's order of head counts depends
-on the budget: more heads were behind at 250 updates and ahead at 600, so that it says nothing about heads in general.
+What the first study claims is of 250 updates and of one learning rate for all head counts, and its question says so:
+more heads were behind at 250 updates and ahead at 600, and the best rate differs between head counts. studies/heads has
+rates of their own and two budgets. Recall past the window is asked once, from the row's beginning, beside the local
+baseline.
 """
 
 from typing import Any
@@ -20,8 +20,9 @@ SCALINGS = ("linear", "ntk", "yarn")
 def get_sweep() -> dict:
     """Returns the sweep: see `sweeps/spec/expand.py` for the form."""
     heads = dict(
-        title="Heads at a fixed width",
-        question="At equal width, parameters and FLOPs, does splitting attention into heads lower the loss on text?",
+        title="Heads at a fixed width, after 250 updates",
+        question="At equal width, parameters and FLOPs, after 250 updates at one learning rate, does splitting "
+        "attention into heads lower the loss on text?",
         base="configs/lm.py",
         fixed={
             "model.width": 64,

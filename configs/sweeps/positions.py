@@ -3,7 +3,7 @@
 Lengths beyond the training length are evaluated twice: in windows laid end to end ("long window"), where every token
 has as much before it as there happens to be, and in windows that overlap (sliding), where each token is predicted from
 nearly a whole window. A loss that falls with the length in the first and not in the second does not come from use of
-the length (the ALiBi trap; docs/rope_scaling.md has the figures).
+the length (the ALiBi trap; docs/log.md has the figures of five).
 
 The table of learned positions has rows for 16 times the training length on text, of which training never touches those
 beyond it. Without any scheme (none) the causal mask alone tells positions apart. The arms that read the scores

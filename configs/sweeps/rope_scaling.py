@@ -10,7 +10,7 @@ Dynamic NTK takes factor 1 throughout, where the others take the multiple: dynam
 NTK(s^2 - s + 1), dynamic(1) is NTK(s), so that all are equally strong. It changes nothing up to the original length:
 `start-dynamic` trains as `text` does and differs beyond it.
 
-docs/rope_scaling.md shows what came out of it so far.
+docs/studies/rope_scaling.md has the published comparison.
 """
 
 SCALINGS = ["linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3"]

@@ -33,7 +33,7 @@ STUDY = Study(
     orderings=(
         _against_8("One head is worse than 8", VASWANI, "+0.073 nats", 1, 1),
         _against_8("Two heads are worse than 8", f"{VASWANI}, in kind", "4 of 16: +0.016 nats", 2, 1),
-        _against_8("Two heads do not differ from 8", BHOJANAPALLI, "8, 16: F1 90.89, 90.61", 2, 0),
+        _against_8("Two heads do not differ from 8", f"{BHOJANAPALLI}, in kind", "8, 16: F1 90.89, 90.61", 2, 0),
         _against_8("Four heads do not differ from 8 (a plateau)", VASWANI, "8, 16: 0.002 nats apart", 4, 0),
         _against_8("Sixteen heads are worse than 8", f"{VASWANI}; {BHOJANAPALLI}", "+0.018 nats", 16, 1),
         _against_8("One head is worse than 8, at half the updates", VASWANI, "+0.073 nats", 1, 1, RUNGS[300]),

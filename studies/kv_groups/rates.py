@@ -1,4 +1,4 @@
-"""Learning rates for sweep.py: three for each arm, one seed, half of the updates, other validation text."""
+"""Learning rates for sweep.py: two for each arm, one seed, half of the updates, other validation text."""
 
 from typing import Any
 
@@ -36,13 +36,13 @@ def name(config: Any) -> str:
 
 
 def get_sweep() -> dict:
-    """Returns the sweep: 6 arms with three rates, 1 seed."""
+    """Returns the sweep: 6 arms with two rates, 1 seed."""
     return dict(
         name="kv_groups_rates",
         title="Learning rates for key/value groups",
         base="configs/lm.py",
         fixed={**FIXED, "budget.amount": 200, "eval.split": "selection"},
-        axes=[{"chain": ARMS}, {"optimizer.learning_rate": [1e-3, 2e-3, 4e-3]}],
+        axes=[{"chain": ARMS}, {"optimizer.learning_rate": [2e-3, 4e-3]}],
         arm=lambda config: f"{name(config)}-lr{config.optimizer.learning_rate:g}",
         match=dict(equal="parameters", to="mha-lr0.002", by=MLP),
         seeds=[100],

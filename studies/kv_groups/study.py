@@ -40,7 +40,7 @@ STUDY = Study(
     charts=(
         Chart("rates", "Loss against the learning rate",
               "The selection runs: one seed, 200 updates, the selection half of the validation documents.",
-              "learning rate", {arm: {rate: Cell(f"{arm}-lr{rate:g}") for rate in (0.001, 0.002, 0.004)}
+              "learning rate", {arm: {rate: Cell(f"{arm}-lr{rate:g}") for rate in (0.002, 0.004)}
                                 for arm in ARMS}),
     ),
     columns={"kv_bytes_per_token": "KV bytes/token", "parameters": "parameters"},

@@ -10,7 +10,7 @@ ORIGINAL = "model.position.rope.scaling.original_length"
 THETA = "model.position.rope.theta"
 SCALINGS = ("linear", "ntk", "dynamic", "yarn")
 LENGTH, BATCH, UPDATES, STRETCH = 256, 8, 600, 4
-SHARES = (1, 5, 20)  # percent of the updates that tuning takes
+SHARES = (20, 5, 1)  # percent of the updates that tuning takes
 SEEDS = [0, 1, 2]
 MODEL: dict[str, Any] = {
     "model.width": 128,
