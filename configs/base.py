@@ -56,8 +56,9 @@ _MLA = group(  # attention.kind = mla; the unset sizes resolve to DeepSeek-V2's 
 )  # fmt: skip
 
 _ATTENTION = group(
-    kind=field("gqa", "gqa (num_kv_heads heads, so MHA and MQA too) or mla (multi-head latent, 2405.04434)",
-               choice("gqa", "mla")),
+    kind=field("gqa", "gqa (num_kv_heads heads, so MHA and MQA too), mla (multi-head latent, 2405.04434) or "
+               "differential (pairs of heads, one map less the other, 2410.05258)",
+               choice("gqa", "mla", "differential")),
     mla=_MLA,
     qkv=field("split", "split (three matrices) or fused (one of width (H + 2 G) K)", choice("split", "fused")),
     qkv_bias=field(False, "biases on queries, keys and values"),
@@ -80,6 +81,14 @@ _ATTENTION = group(
         dims=unset(int, "of the layer's input, the first ones, which the gate reads; unset: width", _POSITIVE,
                    resolve=attention.gate_dims),
     ),
+    weights=group(  # models/switches/weighting.py
+        kind=field("softmax", "of scores: softmax, sigmoid (2409.04431) or top_k (softmax of the largest, 2106.06899)",
+                   choice("softmax", "sigmoid", "top_k")),
+        sigmoid_bias=unset(float, "sigmoid: added to the scores; unset: -ln(data.length)",
+                           resolve=attention.sigmoid_bias),
+        top_k=unset(int, "top_k: keys that a query keeps in each head, those of the largest scores", _POSITIVE),
+    ),
+    talking_heads=field(False, "heads mix their scores, and mix their weights (2003.02436)"),
     exclusive=field(False, "heads give what is orthogonal to their token's own value (XSA, 2603.09078)"),
     kv_storage=field("auto", "of the KV cache: auto (the compute dtype), int8 or fp8 (8 bits and a scale)",
                      choice("auto", "int8", "fp8")),

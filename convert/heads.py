@@ -10,9 +10,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from configs.errors import UserError
+from configs.rules.attention import outputs
 from convert.options import POOLS
 from convert.tensors import PARTS, Params, fuse, split
-from models.declared import attention, positions
+from models.declared import attention, positions, switches
 from models.declared.model import layers_of, parameters
 from models.declared.parameter import KV, QUERY, Parameter
 from models.initial import initialise
@@ -84,11 +85,12 @@ def masked(model: ConfigDict, params: Params, heads: Iterable[tuple[int, int]]) 
     Raises:
         UserError: there is no such head.
     """
-    rows = np.ones((model.num_layers, model.num_heads), np.float32)
+    count = outputs(model)[0]
+    rows = np.ones((model.num_layers, count), np.float32)
     for layer, head in checked(model, heads):
         rows[layer, head] = 0
     kernel = params[OUT]
-    return {**params, OUT: kernel * np.repeat(rows, kernel.shape[1] // model.num_heads, axis=1)[:, :, None]}
+    return {**params, OUT: kernel * np.repeat(rows, kernel.shape[1] // count, axis=1)[:, :, None]}
 
 
 def removed(model: ConfigDict, params: Params, heads: Iterable[tuple[int, int]]) -> tuple[ConfigDict, Params]:
@@ -109,6 +111,10 @@ def removed(model: ConfigDict, params: Params, heads: Iterable[tuple[int, int]])
     for kind in layers_of(model):
         if (reason := positions.kind_of(kind).removable) is not None:
             raise UserError(f"model.position.kind = {kind!r}: {reason}; mask them instead")
+    for switch in switches.active(model):
+        if switch.unremovable is not None:
+            field = f"model.attention.{switch.fields[0]}"
+            raise UserError(f"{field} ({switch.title}): {switch.unremovable}; mask them instead")
     declared = parameters(model)
     config = model.copy_and_resolve_references()
     config.num_heads, config.num_kv_heads = len(keep[0]), len(groups[0])
@@ -122,12 +128,11 @@ def checked(model: ConfigDict, heads: Iterable[tuple[int, int]]) -> Heads:
     Raises:
         UserError: there is no such layer or head.
     """
-    result = frozenset(heads)
+    result, count = frozenset(heads), outputs(model)[0]
     for layer, head in sorted(result):
-        if not (0 <= layer < model.num_layers and 0 <= head < model.num_heads):
+        if not (0 <= layer < model.num_layers and 0 <= head < count):
             raise UserError(
-                f"head {layer}:{head}: the run has layers 0 .. {model.num_layers - 1} with heads 0 .. "
-                f"{model.num_heads - 1}"
+                f"head {layer}:{head}: the run has layers 0 .. {model.num_layers - 1} with heads 0 .. {count - 1}"
             )
     return result
 

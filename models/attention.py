@@ -13,13 +13,15 @@ from ml_collections import ConfigDict
 
 from configs.rules.attention import turning_dim
 from models import kernels
-from models.declared.attention import kind_of
+from models.declared.attention import kind_of, weighting_of
 from models.declared.parameter import Parameters, under
 from models.kv_cache import Entry, Placement, Track
 from models.layers import Initializer, Linear, Norm
 from models.positions import Scheme, temperature_of
 from models.switches.exclusive import exclusive
 from models.switches.gate import OutputGate
+from models.switches.talking import TalkingHeads
+from models.switches.weighting import Weighting, Weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Rows:
     segments: Array | None = None  # int32 [B|1, T]
     lengths: Array | None = None  # int32 [B|1, T], of each token's own sequence; only where a scheme reads it
     placement: Placement | None = None  # in a cache; None: there is none
+    layer: Array | int = 0  # the one that is called, from 0
 
     def last(self, length: int) -> "Rows":
         """Returns the last of `length` tokens of each row alone."""
@@ -48,9 +51,9 @@ class Rows:
 class Core(nnx.Module):
     """What every kind of attention has: how its scores are made into weights, and the core that runs."""
 
-    # Called with (q, k, v, output, what else `kernels.attend` was asked) where somebody looks on (models/observed.py);
-    # what it returns takes the output's place.
-    look: Callable[[Array, Array, Array, Array, dict[str, Any]], Array] | None = None
+    # Called with (q, k, v, what the heads attended to, their outputs, what else `kernels.attend` was asked) where
+    # somebody looks on (models/observed.py); what it returns takes the outputs' place.
+    look: Callable[[Array, Array, Array, Array, Array, dict[str, Any]], Array] | None = None
 
     def __init__(self, config: ConfigDict, initial: Initializer, declared: Parameters) -> None:
         attention = config.attention
@@ -61,6 +64,9 @@ class Core(nnx.Module):
         self.turning_dim = turning_dim(config)
         self.sinks = initial.maybe(declared, "sinks")
         self.exclusive = attention.exclusive
+        self.weighting_name = weighting_of(config)
+        self.weights = Weights.of(config)
+        self.talking = TalkingHeads(initial, under(declared, "talking")) if attention.talking_heads else None
         self.gate = OutputGate(config, initial, declared) if "gate.kernel" in declared else None
 
     def scale_queries(self, q_BTHK: Array, rows: Rows, scheme: Scheme) -> Array:
@@ -108,19 +114,25 @@ class Core(nnx.Module):
             "soft_cap": self.soft_cap,
             "sinks": None if self.sinks is None else self.sinks[...],
             "scale": self.scale if scale is None else scale,
+            "weighting": None if self.weighting_name is None else self.weighting(of_q),
             "aligned": of_q.placement is None or of_q.placement.fresh,
         }
         with jax.named_scope("attention"):
             out = kernels.attend(q_BTHK, k_BSGK, v_BSGV, **requested, kernel=self.kernel if kernel is None else kernel)
-        out = out if finish is None else finish(out)
-        return out if self.look is None else self.look(q_BTHK, k_BSGK, v_BSGV, out, requested)
+        finished = out if finish is None else finish(out)
+        return finished if self.look is None else self.look(q_BTHK, k_BSGK, v_BSGV, out, finished, requested)
 
-    def finished(self, out_BTHV: Array, x_BTD: Array, v_BTGV: Array | None = None) -> Array:
+    def weighting(self, rows: Rows) -> Weighting:
+        """Returns how the layer that `rows` names makes weights of scores, where that is no plain softmax."""
+        return self.weights.weighting(self.weighting_name or "", self.talking)
+
+    def finished(self, out_BTHV: Array, x_BTD: Array, rows: Rows, v_BTGV: Array | None = None) -> Array:
         """Returns the heads' outputs as the output projection takes them: what they attended to, after the switches.
 
         Args:
             out_BTHV: what they attended to.
             x_BTD: the layer's normalised input at the queries, or at more tokens that end with them.
+            rows: name the layer.
             v_BTGV: values of the same tokens, for exclusive attention.
         """
         T = out_BTHV.shape[1]
@@ -191,7 +203,7 @@ class Attention(Core):
             q_BTHK = self.scale_queries(scheme.rotate(q_BTHK, of_q.positions, of_q.lengths), of_q, scheme)
             k_BSGK = scheme.rotate(k_BSGK, rows.positions, rows.lengths, keys=True)
         of_kv = Track(rows.positions, rows.segments)
-        finish = functools.partial(self.finished, x_BTD=x_BTD, v_BTGV=v_BSGK)
+        finish = functools.partial(self.finished, x_BTD=x_BTD, rows=rows, v_BTGV=v_BSGK)
         if entry is not None and rows.placement is not None:
             with jax.named_scope("kv_cache"):
                 entry, kept, of_kv = rows.placement.keep(entry, {"k": k_BSGK, "v": v_BSGK}, x_BTD.dtype)

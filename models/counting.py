@@ -11,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from models import pattern
-from models.declared import attention, model, positions
+from models.declared import attention, model, positions, switches
 from models.declared.parameter import PARTS
 
 N_COUNTS = (
@@ -44,7 +44,8 @@ def flops_per_token(config: ConfigDict, length: int, *, dense: bool = False) -> 
 
     6 N, and for each layer 12 H K keys, `keys` being what a query sees on average (`visible_keys`): the causal half
     counts, with a window and without. Latent attention (MLA) counts 6 H (K + Kv) keys, as it trains, with keys and
-    values of every head. Schemes add the matmuls of their own (FIRE's MLP, T5's lookup, CoPE's table), counted for a
+    values of every head. Schemes and switches add the matmuls of their own (FIRE's MLP, T5's lookup, CoPE's table,
+    talking heads' mixing), counted for a
     row whose positions are its own: rows that share positions share the bias. Elementwise work and rematerialisation
     are not counted.
 
@@ -61,11 +62,11 @@ def flops_per_token(config: ConfigDict, length: int, *, dense: bool = False) -> 
     """
     plans = pattern.plans(config)
     n = sum(one.size for one in model.parameters(config).values() if one.multiplies)
-    scores = attention.flops(config)
+    scores, own = attention.flops(config), [switch.flops(config) for switch in switches.active(config)]
     forward, training, words = Fraction(2 * n), Fraction(6 * n), defaultdict[str, int](int)
     for plan in plans:
         keys = Fraction(length) if dense else visible_keys(length, plan.window)
-        for one in (scores, positions.kind_of(plan.position).flops(config)):
+        for one in (scores, *own, positions.kind_of(plan.position).flops(config)):
             computed = one.token + one.pair * keys
             forward, training = forward + computed, training + one.training * computed
             words[one.words] += 1

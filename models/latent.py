@@ -82,7 +82,7 @@ class LatentAttention(Core):
     ) -> tuple[Array, Entry | None]:
         """Returns the layer's output [B, T, D] and its part of the cache; arguments as of `Attention`."""
         of_q = rows.last(x_BTD.shape[1]) if last_query else rows
-        finish = functools.partial(self.finished, x_BTD=x_BTD)
+        finish = functools.partial(self.finished, x_BTD=x_BTD, rows=rows)
         q_nope, q_rope = self.queries(x_BTD[:, -1:] if last_query else x_BTD, of_q, scheme)
         kept, of_kv = self.latents(x_BTD, rows, scheme), Track(rows.positions, rows.segments)
         if entry is not None and rows.placement is not None:

@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
 from models import axes as names
-from models.declared.parameter import Constant, Matrix, Normal, Parameter, Parameters, Uniform, under
+from models.declared.parameter import Constant, Identity, Matrix, Normal, Parameter, Parameters, Uniform, under
 from models.platform import current
 
 # By kind of MLP (models/declared/mlp.py); swiglu's is that of the gate.
@@ -107,6 +107,8 @@ class Initializer:
         match declared.start:
             case Constant(value):
                 return np.full(declared.full_shape, value, np.float32)
+            case Identity():
+                return np.broadcast_to(np.eye(declared.shape[-1], dtype=np.float32), declared.full_shape)
             case Normal(std):
                 return _normal(self.key, declared.full_shape, std)
             case Uniform(name, below):

@@ -24,7 +24,8 @@ class Layer:
         q_BTHK: queries, turned.
         k_BSGK: keys, turned.
         v_BSGV: values.
-        out_BTHV: what the heads give, as the core that runs computed it.
+        attended_BTHV: what the heads attended to, as the core that runs computed it.
+        out_BTHV: what the heads give: the same, unless a switch changes it afterwards (a gate).
         out_HVD: the output matrix, a block a head.
         asked: positions, segments, window, bias, soft cap, sinks, scale, as `kernels.attend` took them.
     """
@@ -33,6 +34,7 @@ class Layer:
     q_BTHK: Array
     k_BSGK: Array
     v_BSGV: Array
+    attended_BTHV: Array
     out_BTHV: Array
     out_HVD: Array
     asked: dict[str, Any]
@@ -85,13 +87,21 @@ def observe(
     results: list[Found] = []
 
     def seen(
-        index: int, x_BTD: Array, kernel_WD: Array, q: Array, k: Array, v: Array, out: Array, requested: dict[str, Any]
+        index: int,
+        x_BTD: Array,
+        kernel_WD: Array,
+        q: Array,
+        k: Array,
+        v: Array,
+        attended: Array,
+        out: Array,
+        requested: dict[str, Any],
     ) -> Array:
         if gates_LH is not None:
             out = out * gates_LH[index].astype(out.dtype)[:, None]
         if look is not None:
             out_HVD = kernel_WD.astype(jnp.float32).reshape(*out.shape[2:], -1)
-            results.append(look(Layer(x_BTD, q, k, v, out, out_HVD, requested)))
+            results.append(look(Layer(x_BTD, q, k, v, attended, out, out_HVD, requested)))
         return out
 
     def watched(index: int, block: Block) -> Any:

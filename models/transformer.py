@@ -27,6 +27,7 @@ from models import axes, pattern, positions
 from models.attention import Attention, Rows
 from models.declared.model import parameters
 from models.declared.parameter import Parameters, under
+from models.differential import DifferentialAttention
 from models.kernels.block import SAVED
 from models.kv_cache import Entry, KVCache, Layout
 from models.latent import LatentAttention
@@ -35,7 +36,11 @@ from models.platform import current
 
 STREAM = ("batch", "length", None)  # the axes of the residual stream
 
-ATTENTIONS: dict[str, type[Attention] | type[LatentAttention]] = {"gqa": Attention, "mla": LatentAttention}
+ATTENTIONS: dict[str, type[Attention] | type[LatentAttention]] = {
+    "gqa": Attention,
+    "mla": LatentAttention,
+    "differential": DifferentialAttention,
+}
 
 
 class Block(nnx.Module):
@@ -243,6 +248,7 @@ class Transformer(nnx.Module):
         scheme = self.schemes[plan.position].layer(before)
 
         def call(block: Block, x: Array, rows: Rows, entry: Entry | None, keys: Array | None) -> Any:
+            rows = dataclasses.replace(rows, layer=index + groups * self.period)
             return block(x, rows, scheme, window=plan.window, entry=entry, keys=keys, last_only=last_only)
 
         return call

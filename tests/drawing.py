@@ -69,6 +69,7 @@ def _block(pick: Callable[..., Any]) -> Changes:
 
 def _attention(pick: Callable[..., Any]) -> Changes:
     scale, latent = pick(None, 0.4), pick(False, False, True)
+    kind = "mla" if latent else pick("gqa", "gqa", "differential")
     results = {
         "model.attention.qkv": pick("split", "fused"),
         "model.attention.qkv_bias": pick(False, True),
@@ -80,8 +81,7 @@ def _attention(pick: Callable[..., Any]) -> Changes:
         "model.attention.window": pick(None, 3),
         "model.attention.window_pattern": pick((), (2, 0), (0, 4, 3)),
         "model.attention.sinks": pick(False, True),
-        **_switches(pick, latent),
-        "model.attention.kind": "mla" if latent else "gqa",
+        "model.attention.kind": kind,
     }
     if latent:
         results |= {
@@ -95,21 +95,29 @@ def _attention(pick: Callable[..., Any]) -> Changes:
             "model.attention.mla.rope_dim": pick(4, 2, 6),
             "model.attention.mla.value_dim": pick(None, 5),
         }
-    return results
+    if kind == "differential":
+        results |= {"model.num_kv_heads": 2, "model.num_heads": pick(4, 2)}
+    return results | _switches(pick, kind, results["model.attention.sinks"])
 
 
-def _switches(pick: Callable[..., Any], latent: bool) -> Changes:
-    gate = pick("none", "head", "element")
+def _switches(pick: Callable[..., Any], kind: str, sinks: bool) -> Changes:
+    gate, pairs = pick("none", "head", "element"), kind == "differential"
+    weights = "softmax" if pairs else pick("softmax", "softmax", "top_k", *(() if sinks else ("sigmoid",)))
     return {
+        "model.attention.weights.kind": weights,
+        "model.attention.weights.top_k": pick(2, 5) if weights == "top_k" else None,
+        "model.attention.weights.sigmoid_bias": pick(None, -1.0) if weights == "sigmoid" else None,
+        "model.attention.talking_heads": not pairs and pick(False, False, True),
         "model.attention.gate.kind": gate,
         "model.attention.gate.dims": None if gate == "none" else pick(None, 3),
-        "model.attention.exclusive": not latent and pick(False, True),
+        "model.attention.exclusive": kind == "gqa" and pick(False, True),
     }
 
 
 def _kernel(pick: Callable[..., Any], drawn: Changes, kinds: set[str]) -> Changes:
     able = ["auto", "reference"]
-    if "cope" not in kinds:
+    whole = drawn["model.attention.weights.kind"] != "softmax" or drawn["model.attention.talking_heads"]
+    if "cope" not in kinds and not whole and drawn["model.attention.kind"] != "differential":
         able += ["blocked"] if drawn["model.attention.soft_cap"] else ["blocked", "xla"]
     return {"model.attention.kernel": pick(*able)}
 
@@ -233,6 +241,7 @@ def alone() -> list[tuple[str, Any]]:
 
 
 MLA: Changes = {"model.attention.kind": "mla", "model.position.pattern": ("rope", "none")}
+PAIRS: Changes = {"model.attention.kind": "differential"}
 # Fields that do not go together -> the field the message must name.
 TOGETHER: list[tuple[Changes, str]] = [
     ({"model.num_heads": 6, "model.num_kv_heads": 4}, "model.num_kv_heads"),
@@ -247,6 +256,12 @@ TOGETHER: list[tuple[Changes, str]] = [
     ({**MLA, "model.attention.qkv_bias": True}, "model.attention.qkv_bias"),
     ({**MLA, "model.attention.qk_norm": True}, "model.attention.qk_norm"),
     ({**MLA, "model.attention.exclusive": True}, "model.attention.exclusive"),
+    ({**PAIRS, "model.attention.exclusive": True}, "model.attention.exclusive"),
+    ({**PAIRS, "model.attention.talking_heads": True}, "model.attention.talking_heads"),
+    ({**PAIRS, "model.num_heads": 3, "model.num_kv_heads": 1}, "model.num_kv_heads"),
+    ({"model.attention.weights.kind": "softmax", "model.attention.weights.top_k": 3}, "model.attention.weights.top_k"),
+    ({"model.attention.weights.kind": "top_k", "model.attention.weights.top_k": None}, "model.attention.weights.top_k"),
+    ({"model.attention.talking_heads": True, "model.attention.kernel": "blocked"}, "model.attention.kernel"),
     ({"model.attention.gate.kind": "none", "model.attention.gate.dims": 3}, "model.attention.gate.dims"),
     ({"model.attention.gate.kind": "head", "model.attention.gate.dims": 99}, "model.attention.gate.dims"),
     ({**MLA, "model.attention.mla.rope_dim": 5}, "model.attention.mla.rope_dim"),

@@ -1,5 +1,6 @@
 """What is allowed of attention: combinations of its switches."""
 
+import math
 from collections.abc import Callable
 
 from ml_collections import ConfigDict
@@ -57,8 +58,15 @@ def gate_dims(config: ConfigDict) -> int | None:
     return config.model.width if config.model.attention.gate.kind != "none" else None
 
 
+def sigmoid_bias(config: ConfigDict) -> float | None:
+    """Returns what sigmoid attention adds to its scores, -ln of the length trained on; unset for other weights."""
+    return -math.log(config.data.length) if config.model.attention.weights.kind == "sigmoid" else None
+
+
 def outputs(model: ConfigDict) -> tuple[int, int]:
     """Returns (heads, dims of each) of what a layer attends to, of a resolved config.model."""
+    if model.attention.kind == "differential":
+        return model.num_heads // 2, 2 * model.head_dim
     return model.num_heads, score_dims(model)[1]
 
 
@@ -80,6 +88,44 @@ def _switches(model: ConfigDict) -> list[str]:
         result.append(f"model.attention.gate.dims = {gate.dims}: has no effect with model.attention.gate.kind = 'none'")
     elif gate.dims is not None and gate.dims > model.width:
         result.append(f"model.attention.gate.dims = {gate.dims}: must be at most model.width = {model.width}")
+    return [*result, *_weights(model), *(_differential(model) if model.attention.kind == "differential" else [])]
+
+
+def _weights(model: ConfigDict) -> list[str]:
+    attention, result = model.attention, []
+    weights, kind = attention.weights, f"model.attention.weights.kind = {attention.weights.kind!r}"
+    for owner, name in (("sigmoid", "sigmoid_bias"), ("top_k", "top_k")):
+        if weights.kind != owner and weights[name] is not None:
+            result.append(f"model.attention.weights.{name} = {weights[name]}: has no effect with {kind}")
+    if weights.kind == "top_k" and weights.top_k is None:
+        result.append(f"model.attention.weights.top_k: must be set with {kind}: keys that each query keeps")
+    if weights.kind == "sigmoid" and attention.sinks:
+        result.append(f"model.attention.sinks = True: {kind} has no sum that a sink could join; set false")
+    needs = [f"model.attention.kind = {attention.kind!r}"] if attention.kind == "differential" else []
+    needs += ["model.attention.talking_heads = True"] if attention.talking_heads else []
+    needs += [kind] if weights.kind != "softmax" else []
+    if needs and attention.kernel not in ("auto", "reference"):
+        result.append(
+            f"model.attention.kernel = {attention.kernel!r}: makes weights by a plain softmax, and {needs[0]} "
+            "needs the whole scores, which only reference holds; set auto or reference"
+        )
+    return result
+
+
+def _differential(model: ConfigDict) -> list[str]:
+    attention, kind, result = model.attention, "model.attention.kind = 'differential'", []
+    groups = model.num_kv_heads or model.num_heads
+    if groups % 2:
+        name = "num_heads" if model.num_kv_heads is None else "num_kv_heads"
+        result.append(f"model.{name} = {groups}: must be even with {kind}, whose heads are pairs")
+    if attention.weights.kind != "softmax":
+        result.append(f"model.attention.weights.kind = {attention.weights.kind!r}: {kind} subtracts softmax's weights")
+    for name, why in (
+        ("talking_heads", "mixes the two maps of its pairs alone"),
+        ("exclusive", "normalises its outputs, which would no longer be orthogonal to values"),
+    ):
+        if attention[name]:
+            result.append(f"model.attention.{name} = True: {kind} {why}; set false")
     return result
 
 

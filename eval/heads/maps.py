@@ -129,7 +129,7 @@ def _pairs(layer: Layer, at: np.ndarray, choosing_BN: Array) -> dict[str, Array]
     values = jnp.repeat(layer.v_BSGV.astype(jnp.float32), H // G, axis=2)
     by_maps = jnp.einsum("bhns,bshv->bnhv", p_BHNS, values)
     real = choosing_BN[..., None, None]
-    by_core = layer.out_BTHV[:, at].astype(jnp.float32)
+    by_core = layer.attended_BTHV[:, at].astype(jnp.float32)
     most = jnp.max(jnp.where(real, jnp.abs(by_maps), 0))
     apart = jnp.max(jnp.where(real, jnp.abs(by_maps - by_core), 0)) / jnp.maximum(most, 1e-30)
     return {"divergence": divergence_BHH, "compared": choosing_BN.sum(-1), "core_difference": apart}

@@ -32,6 +32,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 from scipy import special
 
 from configs.errors import UserError
@@ -42,6 +43,7 @@ from eval.progress import Quiet
 from eval.quality import intervals, scoring
 from eval.quality.loss import source_of
 from eval.variants import rows_at, unreachable
+from models.declared import switches
 from training.run_directory.record import compute_dtype
 from training.run_directory.run import Run, open_text
 
@@ -64,6 +66,8 @@ def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     length = expected.length or run.config.data.length
     if reason := unreachable(run.config.model, length):
         raise UserError(f"eval.heads.length = {length}: {reason}")
+    if reason := _no_distributions(run.config.model):
+        raise UserError(f"evals = heads: {reason}")
     batches = list(_batches(run, length, expected.rows))
     if not batches:
         raise UserError(f"eval.heads.length = {length}: there are no held-out rows")
@@ -155,6 +159,16 @@ def _row_losses(losses: list[np.ndarray], weights: list[np.ndarray]) -> tuple[np
     return np.concatenate([x.sum(1, dtype=np.float64) for x in sums]), np.concatenate(
         [w.sum(1, dtype=np.float64) for w in weights]
     )
+
+
+def _no_distributions(model: ConfigDict) -> str | None:
+    """Returns why a model's weights say nothing as distributions over keys; None: they do."""
+    if model.attention.kind == "differential":
+        return "model.attention.kind = 'differential': its weights may be negative, and are no distribution over keys"
+    for switch in switches.active(model):
+        if not switch.maps:
+            return f"{switch.weighting}: its weights do not add up to 1, and are no distribution over keys"
+    return None
 
 
 def _refuse_other_maps(run: Run, differences_L: np.ndarray) -> None:

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from configs.errors import ConfigError, nearest
 from models.declared import switches
 from models.declared.flops import Flops
-from models.declared.parameter import KV, QUERY, Parameters, linear, nested, norm, vector
+from models.declared.parameter import KV, QUERY, Matrix, Parameter, Parameters, linear, nested, norm, vector
 
 Kept = dict[str, tuple[int, int]]  # name -> (heads, numbers a head) that a layer caches of each token
 
@@ -27,6 +27,7 @@ class AttentionKind:
     kept: Callable[[ConfigDict], Kept]  # config.model -> what the cache keeps
     surgery: bool  # heads can be joined and taken out (convert/heads.py)
     words: str  # FLOPs of training for each key that a query sees, of one layer
+    weighting: bool = False  # its weights are no plain softmax of each head's scores
 
 
 def _shared(model: ConfigDict, values: int) -> Parameters:
@@ -62,6 +63,23 @@ def _gqa(model: ConfigDict) -> Parameters:
     if attention.qk_norm:
         norms = {"query_norm": norm(model.head_dim), "key_norm": norm(model.head_dim)}
     return {**nested({**into, **norms}), **_shared(model, heads)}
+
+
+def _differential(model: ConfigDict) -> Parameters:
+    dim = model.head_dim
+    # The authors draw them at a deviation of 0.1, which `fan_in` stands for.
+    lambdas = Parameter(
+        shape=(4, dim),
+        start=Matrix((("attention.lambdas", dim),), 100),
+        part="attention",
+        group="vector",
+        decay=False,
+    )
+    return {**_gqa(model), "lambdas": lambdas, **nested({"head_norm": norm(2 * dim)})}
+
+
+def _differential_kept(model: ConfigDict) -> Kept:
+    return {"k": (model.num_kv_heads, model.head_dim), "v": (model.num_kv_heads // 2, 2 * model.head_dim)}
 
 
 def _mla(model: ConfigDict) -> Parameters:
@@ -117,7 +135,25 @@ KINDS: dict[str, AttentionKind] = {
         surgery=False,
         words="6 H (K + Kv)",
     ),
+    "differential": AttentionKind(
+        title="differential",
+        fields=(),
+        parameters=_differential,
+        # The maps of a pair are subtracted first, so that H/2 of them meet values of 2 K dims.
+        score_dims=lambda model: (model.head_dim, model.head_dim),
+        kept=_differential_kept,
+        surgery=False,
+        words="12 H K",
+        weighting=True,
+    ),
 }
+
+
+def weighting_of(model: ConfigDict) -> str | None:
+    """Returns the field that makes weights of scores by more than a plain softmax; None: none does."""
+    if kind_of(model).weighting:
+        return f"model.attention.kind = {model.attention.kind!r}"
+    return next((one.weighting for one in switches.active(model) if one.weighting), None)
 
 
 def kind_of(model: ConfigDict) -> AttentionKind:

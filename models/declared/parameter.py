@@ -34,6 +34,11 @@ class Constant:
 
 
 @dataclasses.dataclass(frozen=True)
+class Identity:
+    """Ones on the diagonal of a square matrix, zeros elsewhere."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Normal:
     """Drawn from a normal distribution by one call of JAX, with the scheme's own key."""
 
@@ -49,7 +54,7 @@ class Parameter:
     """
 
     shape: tuple[int, ...]  # of one layer where `stacked`
-    start: Matrix | Uniform | Constant | Normal  # its first value
+    start: Matrix | Uniform | Constant | Identity | Normal  # its first value
     part: str  # of PARTS, where it is counted
     group: str  # of GROUPS: hidden is a matrix between activations, vector a bias, a norm's scale or a sink
     decay: bool  # weight decay acts on it

@@ -18,11 +18,12 @@ from models.kernels.flash import flash
 from models.kernels.fused import fused
 from models.kernels.masks import Masking
 from models.kernels.pallas import interpreting
-from models.kernels.reference import reference, scored, softmax
+from models.kernels.reference import reference, scored, weighed
 from models.kernels.splash import splash
 from models.kernels.xla import xla
 from models.positions.head_bias import HeadBias
 from models.positions.scheme import BiasFunction, ScoresFunction
+from models.switches.weighting import Weighting
 
 __all__ = ["KERNELS", "attend", "choose", "interpreting", "kernel_for", "maps"]
 
@@ -52,6 +53,7 @@ def attend(
     scores: ScoresFunction | None = None,
     soft_cap: float | None = None,
     sinks: Array | None = None,
+    weighting: Weighting | None = None,
     scale: float | None = None,
     kernel: str = "auto",
     aligned: bool = True,
@@ -81,6 +83,7 @@ def attend(
         scores: function of the scores that is added to them (see `ScoresFunction`), for `reference` alone.
         soft_cap: scores become cap * tanh(scores / cap).
         sinks: [H], see above; neither scaled nor capped.
+        weighting: what makes weights of scores in the softmax's place, for `reference` alone.
         scale: multiplies q.k; None: 1/sqrt(K).
         kernel: a core's name, or auto.
         aligned: whether query i is key row S - T + i and positions grow along the row within each segment
@@ -91,7 +94,7 @@ def attend(
         ConfigError: the kernel cannot do what is asked.
         ValueError: shapes do not fit, segments for one side only, or a window without `causal`.
     """
-    _check(q_BTHK, k_BSGK, v_BSGV, sinks, q_segments, kv_segments, causal, window)
+    _check(q_BTHK, k_BSGK, v_BSGV, sinks, weighting, q_segments, kv_segments, causal, window)
     B, T, _, K = q_BTHK.shape
     S = k_BSGK.shape[1]
     masking = Masking(T, S, causal, window, aligned, q_positions, kv_positions, q_segments, kv_segments)
@@ -109,6 +112,7 @@ def attend(
         bias=bias is not None,
         by_head=isinstance(bias, HeadBias),
         scores=scores is not None,
+        weighting=None if weighting is None else weighting.name,
         soft_cap=soft_cap,
         sinks=sinks is not None,
         window=window,
@@ -120,11 +124,13 @@ def attend(
     rare: dict[str, Any] = {} if scores is None else {"scores": scores}
     if sinks is not None:
         rare["sinks"] = sinks
+    if weighting is not None:
+        rare["weighting"] = weighting
     scale = K**-0.5 if scale is None else scale
     settings = {"bias": bias, "soft_cap": soft_cap, "scale": scale, **rare}
     with jax.named_scope(f"attention_{name}"):
         # What reads the scores runs in plain array operations, which XLA divides by itself.
-        if axes.divided() and scores is None:
+        if axes.divided() and scores is None and weighting is None:
             out = divided(CORES[name], q_BTHK, k_BSGK, v_BSGV, masking, **settings)
         else:
             out = CORES[name](q_BTHK, k_BSGK, v_BSGV, masking, **settings)
@@ -145,6 +151,7 @@ def maps(
     scores: ScoresFunction | None = None,
     soft_cap: float | None = None,
     sinks: Array | None = None,
+    weighting: Weighting | None = None,
     scale: float | None = None,
     aligned: bool = True,
 ) -> tuple[Array, Array]:
@@ -153,13 +160,15 @@ def maps(
     Arguments as of `attend`. A hidden key's score is -inf. Weights of a query add up to 1, to 0 where it sees no key,
     and with sinks to what they leave.
     """
-    _check(q_BTHK, k_BSGK, k_BSGK, sinks, q_segments, kv_segments, causal, window)
+    _check(q_BTHK, k_BSGK, k_BSGK, sinks, weighting, q_segments, kv_segments, causal, window)
     B, T, H, K = q_BTHK.shape
     S = k_BSGK.shape[1]
     masking = Masking(T, S, causal, window, aligned, q_positions, kv_positions, q_segments, kv_segments)
     scale = K**-0.5 if scale is None else scale
-    result = scored(q_BTHK, k_BSGK, masking, bias=bias, scores=scores, soft_cap=soft_cap, scale=scale)
-    return result.reshape(B, H, T, S), softmax(result, sinks).reshape(B, H, T, S)
+    result = scored(
+        q_BTHK, k_BSGK, masking, bias=bias, scores=scores, soft_cap=soft_cap, scale=scale, weighting=weighting
+    )
+    return result.reshape(B, H, T, S), weighed(result, sinks, weighting, 1).reshape(B, -1, T, S)
 
 
 def _check(
@@ -167,13 +176,15 @@ def _check(
     k: Array,
     v: Array,
     sinks: Array | None,
+    weighting: Weighting | None,
     q_segments: Array | None,
     kv_segments: Array | None,
     causal: bool,
     window: int | None,
 ) -> None:
     shapes = (q.shape, k.shape, v.shape)
-    if {len(s) for s in shapes} != {4} or k.shape[:3] != v.shape[:3] or q.shape[::3] != k.shape[::3]:
+    alike = 2 if weighting is not None and weighting.combine is not None else 3  # axes of keys and values
+    if {len(s) for s in shapes} != {4} or k.shape[:alike] != v.shape[:alike] or q.shape[::3] != k.shape[::3]:
         raise ValueError(f"attention needs q [B, T, H, K], k [B, S, G, K] and v [B, S, G, V], not {shapes}")
     if q.shape[2] % k.shape[2]:
         raise ValueError(f"{k.shape[2]} key/value heads do not divide {q.shape[2]} query heads")

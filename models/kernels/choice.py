@@ -30,6 +30,7 @@ def choose(
     bias: bool = False,
     by_head: bool = False,
     scores: bool = False,
+    weighting: str | None = None,
     soft_cap: float | None = None,
     sinks: bool = False,
     window: int | None = None,
@@ -55,6 +56,7 @@ def choose(
         bias: whether a bias is added to the scores.
         by_head: whether the bias is a `HeadBias`, which a kernel can compute itself.
         scores: whether a function of the scores is added to them (CoPE).
+        weighting: what makes weights of scores where that is no plain softmax (`Weighting.name`).
         soft_cap: of the scores.
         sinks: whether heads have sinks.
         window: keys each query sees.
@@ -73,7 +75,8 @@ def choose(
     platform = "gpu" if platform in ("cuda", "rocm") else platform
     # A core that wants keys and values of one width is given both at the larger.
     needs = {"platform": platform, "dtype": dtype, "head_dim": max(head_dim, value_dim or 0), "batch": batch,
-             "bias": bias, "by_head": by_head, "scores": scores, "q_len": q_len, "kv_len": kv_len, "soft_cap": soft_cap,
+             "bias": bias, "by_head": by_head, "scores": scores, "weighting": weighting,
+             "q_len": q_len, "kv_len": kv_len, "soft_cap": soft_cap,
              "sinks": sinks, "window": window, "segments": segments, "positions": positions,
              "aligned": aligned}  # fmt: skip
     if kernel != "auto":
@@ -81,7 +84,7 @@ def choose(
         if reason:
             raise ConfigError(f"model.attention.kernel = {kernel!r}: {reason}")
         return kernel
-    if scores or q_len == 1:
+    if scores or weighting or q_len == 1:
         return "reference"
     if platform == "cpu":
         return "blocked"
@@ -110,6 +113,7 @@ def obstacle(
     bias: bool,
     by_head: bool,
     scores: bool,
+    weighting: str | None,
     q_len: int,
     kv_len: int,
     soft_cap: float | None,
@@ -122,6 +126,8 @@ def obstacle(
     """Returns why a core cannot do what is asked, or None."""
     if scores and kernel != "reference":
         return "never holds the whole scores, which the positions read (CoPE); reference does"
+    if weighting and kernel != "reference":
+        return f"makes weights by a plain softmax, and {weighting} needs the whole scores; reference holds them"
     if kernel in ("xla", "cudnn", "flash") and soft_cap is not None:
         return f"has no soft cap (model.attention.soft_cap = {soft_cap}); reference and blocked have"
     if kernel in ("cudnn", "flash") and sinks:
@@ -174,6 +180,7 @@ def kernel_for(config: ConfigDict, *, length: int, platform: str, packed: bool, 
     Raises:
         ConfigError: the configured kernel cannot run.
     """
+    from models.declared.attention import weighting_of
     from models.positions import has_head_bias, places_of
 
     attention = config.attention
@@ -193,6 +200,7 @@ def kernel_for(config: ConfigDict, *, length: int, platform: str, packed: bool, 
             bias="bias" in places_of(kind),
             by_head=has_head_bias(kind),
             scores="scores" in places_of(kind),
+            weighting=weighting_of(config),
             soft_cap=attention.soft_cap,
             sinks=attention.sinks,
             window=window,

@@ -6,6 +6,7 @@ from jax import Array, lax
 
 from models.kernels.masks import Masking
 from models.positions.scheme import BiasFunction, ScoresFunction
+from models.switches.weighting import Weighting
 
 
 def reference(
@@ -19,20 +20,24 @@ def reference(
     soft_cap: float | None,
     scale: float,
     sinks: Array | None = None,
+    weighting: Weighting | None = None,
 ) -> Array:
     """Returns softmax(cap(scale q.k) + bias + scores, over the visible keys and the sink) v, [B, T, H, V] in q's dtype.
 
     Scores and softmax are float32. Query head h reads key/value head h // (H/G). The mask is applied once, after the
-    additions; a query that sees no key gets zeros, and finite gradients. The sink's value is zero.
+    additions; a query that sees no key gets zeros, and finite gradients. The sink's value is zero. A
+    `weighting` takes the softmax's place; where it leaves fewer heads, those of the output are as many.
     """
-    B, T, H, _ = q_BTHK.shape
+    B, T = q_BTHK.shape[:2]
     with jax.named_scope("attention_scores"):
-        s = scored(q_BTHK, k_BSGK, masking, bias=bias, scores=scores, soft_cap=soft_cap, scale=scale)
-        weights = softmax(s, sinks).astype(v_BSGV.dtype)
+        s = scored(
+            q_BTHK, k_BSGK, masking, bias=bias, scores=scores, soft_cap=soft_cap, scale=scale, weighting=weighting
+        )
+        weights = weighed(s, sinks, weighting, v_BSGV.shape[2]).astype(v_BSGV.dtype)
     with jax.named_scope("value_mixing"):
         # In this order of axes einsum multiplies weights by values; transposed, the CPU took four times as long.
         out = jnp.einsum("bgrts,bsgk->bgrtk", weights, v_BSGV, preferred_element_type=s.dtype)
-        return out.transpose(0, 3, 1, 2, 4).reshape(B, T, H, -1).astype(q_BTHK.dtype)
+        return out.transpose(0, 3, 1, 2, 4).reshape(B, T, -1, v_BSGV.shape[3]).astype(q_BTHK.dtype)
 
 
 def scored(
@@ -44,6 +49,7 @@ def scored(
     scores: ScoresFunction | None,
     soft_cap: float | None,
     scale: float,
+    weighting: Weighting | None = None,
 ) -> Array:
     """Returns the scores as the softmax takes them, [B, G, H/G, T, S], float32 or more; -inf where a key is hidden."""
     B, T, H, K = q_BTHK.shape
@@ -55,6 +61,8 @@ def scored(
     s = scale * s
     if soft_cap is not None:
         s = soft_cap * jnp.tanh(s / soft_cap)
+    if weighting is not None and weighting.mix is not None:
+        s = weighting.mix(s.reshape(B, H, T, S)).reshape(s.shape)
     if bias is not None:
         q_places, kv_places = (jnp.asarray(places) for places in masking.places())
         s += bias(q_places, kv_places).reshape(-1, G, H // G, T, S)
@@ -66,6 +74,20 @@ def scored(
     if mask is not None:
         s = jnp.where(mask[:, None, None], s, -jnp.inf)
     return s
+
+
+def weighed(s_BGRTS: Array, sinks: Array | None, weighting: Weighting | None, value_heads: int) -> Array:
+    """Returns the weights of scores, [B, G', H'/G', T, S] for G' value heads."""
+    if weighting is None:
+        return softmax(s_BGRTS, sinks)
+    shape = s_BGRTS.shape
+    s_BHTS = s_BGRTS.reshape(shape[0], -1, *shape[3:])
+
+    def plain(s: Array, sinks: Array | None) -> Array:
+        return softmax(s.reshape(shape), sinks).reshape(s.shape)
+
+    weights = weighting.weights(s_BHTS, sinks, plain)
+    return weights.reshape(shape[0], value_heads, -1, *shape[3:])
 
 
 def softmax(s_BGRTS: Array, sinks: Array | None) -> Array:

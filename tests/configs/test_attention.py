@@ -28,12 +28,30 @@ MLA = {"model__attention__kind": "mla"}
         ({**MLA, "model__attention__qkv_bias": True}, ["model.attention.qkv_bias = True", "'mla'"]),
         ({**MLA, "model__attention__qk_norm": True}, ["model.attention.qk_norm = True", "latents"]),
         ({**MLA, "model__attention__exclusive": True}, ["model.attention.exclusive = True", "'mla'"]),
+        (
+            {"model__attention__kind": "differential", "model__num_kv_heads": 1},
+            ["model.num_kv_heads = 1", "even", "'differential'"],
+        ),
+        (
+            {"model__attention__kind": "differential", "model__attention__weights__kind": "sigmoid"},
+            ["weights.kind = 'sigmoid'", "'differential'"],
+        ),
+        (
+            {"model__attention__weights__kind": "sigmoid", "model__attention__sinks": True},
+            ["model.attention.sinks = True", "'sigmoid'"],
+        ),
+        ({"model__attention__weights__kind": "top_k"}, ["model.attention.weights.top_k", "must be set"]),
+        ({"model__attention__weights__top_k": 3}, ["weights.top_k = 3", "no effect", "'softmax'"]),
+        (
+            {"model__attention__talking_heads": True, "model__attention__kernel": "xla"},
+            ["model.attention.kernel = 'xla'", "talking_heads = True", "auto or reference"],
+        ),
         ({"model__attention__gate__dims": 4}, ["model.attention.gate.dims = 4", "gate.kind = 'none'"]),
         (
             {"model__attention__gate__kind": "head", "model__attention__gate__dims": 4000},
             ["model.attention.gate.dims = 4000", "at most model.width"],
         ),
-        ({"model__attention__kind": "mha"}, ["model.attention.kind = 'mha'", "gqa or mla"]),
+        ({"model__attention__kind": "mha"}, ["model.attention.kind = 'mha'", "gqa, mla or differential"]),
         ({"model__attention__scale_rule": "mpu"}, ["scale_rule = 'mpu'", "auto, sqrt or mup", "did you mean mup"]),
     ],
 )

@@ -174,6 +174,10 @@ OUTSIDE = {
     "attention.kind": {"attention.kind": "mla"},
     "attention.sinks": {"attention.sinks": True},
     "attention.gate.kind": {"attention.gate.kind": "head"},
+    "attention.talking_heads": {"attention.talking_heads": True},
+    "attention.weights.kind": {"attention.weights.kind": "sigmoid"},
+    "attention.weights.top_k": {"attention.weights.kind": "top_k", "attention.weights.top_k": 3},
+    "attention.kind = 'differential'": {"attention.kind": "differential"},
     "attention.exclusive": {"attention.exclusive": True},
 }
 

@@ -41,7 +41,7 @@ def test_every_parameter_is_as_declared(whole: ConfigDict) -> None:
 
 
 # The names that decided about weight decay before parameters carried it.
-NO_DECAY = ("norm", "bias", "scale", "sinks")
+NO_DECAY = ("norm", "bias", "scale", "sinks", "talking", "lambdas")
 
 
 @settings(max_examples=100)

@@ -42,6 +42,10 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "output gate by head, of 5 dims": {"attention__gate__kind": "head", "attention__gate__dims": 5},
     "output gate by element, exclusive": {"attention__gate__kind": "element", "attention__exclusive": True},
+    "talking heads": {"attention__talking_heads": True},
+    "sigmoid": {"attention__weights__kind": "sigmoid"},
+    "top-k": {"attention__weights__kind": "top_k", "attention__weights__top_k": 3},
+    "differential": {"attention__kind": "differential", "num_kv_heads": 2},
     "untied, parallel": {"tie_embeddings": False, "residual": "parallel", "embedding_norm": True},
     "schemes and windows by layer": {
         "num_layers": 4,
@@ -87,6 +91,15 @@ def test_flops_are_the_matmuls_of_the_traced_model(case: str) -> None:
     counted = counting.flops_per_token(config, LENGTH, dense=True)
     assert dots(jax.make_jaxpr(loss)(params, tokens).jaxpr) == counted["forward"] * LENGTH
     assert dots(jax.make_jaxpr(jax.grad(loss))(params, tokens).jaxpr) == counted["value"] * LENGTH
+
+
+def test_differential_attention_costs_what_its_baseline_does() -> None:
+    """The same matrices and FLOPs; what it has more is lambda's vectors and the norm of its heads, 6 K a layer."""
+    plain, pairs = tiny(), tiny(attention__kind="differential", num_kv_heads=2)
+    assert counting.flops_per_token(pairs, 64)["value"] == counting.flops_per_token(plain, 64)["value"]
+    more = counting.parameters(pairs)["total"] - counting.parameters(plain)["total"]
+    assert more == plain.num_layers * 6 * plain.head_dim
+    assert counting.kv_bytes_per_token(pairs, 2) == counting.kv_bytes_per_token(plain, 2)
 
 
 def test_what_a_scheme_computes_counts() -> None:

@@ -114,6 +114,21 @@ CASES: dict[str, dict[str, Any]] = {
     "output gate by head, of 5 dims": _attention(gate__kind="head", gate__dims=5),
     "MLA, output gate by element": {**MLA, **_attention(gate__kind="element")},
     "exclusive self-attention (XSA)": _attention(exclusive=True),
+    "talking heads": _attention(talking_heads=True),
+    "talking heads, ALiBi, soft cap, sinks": {
+        **_kind("alibi"),
+        **_attention(talking_heads=True, soft_cap=1.5, sinks=True),
+    },
+    "MLA, talking heads, sigmoid": {**MLA, **_attention(talking_heads=True, weights__kind="sigmoid")},
+    "sigmoid attention": _attention(weights__kind="sigmoid"),
+    "sigmoid attention, window": _attention(weights__kind="sigmoid", weights__sigmoid_bias=-1.0, window=5),
+    "top-k softmax": _attention(weights__kind="top_k", weights__top_k=3),
+    "differential attention": _attention(kind="differential"),
+    "differential attention, fused, QK-norm, gate": {
+        "model.num_kv_heads": 4,
+        "model.num_layers": 3,
+        **_attention(kind="differential", qkv="fused", qk_norm=True, gate__kind="head", window_pattern=(5, 0)),
+    },
     "many at once": {
         "model.num_layers": 3,
         f"{POSITION}pattern": ("alibi", "rope", "none"),

@@ -31,7 +31,7 @@ def logits(
         met[kind] = met.get(kind, 0) + 1
         block = _layer(params["blocks"], layer)
         h = norm(model, x, block["attention_norm"])
-        x = x + attention(model, kind, window, block["attention"], own, h, p, seen)
+        x = x + attention(model, kind, window, block["attention"], own, h, p, seen, layer)
         h, mlp = norm(model, x, block["mlp_norm"]), block["mlp"]
         gate = h @ mlp["gate"]["kernel"]
         x = x + (gate / (1 + np.exp(-gate)) * (h @ mlp["up"]["kernel"])) @ mlp["down"]["kernel"]
@@ -61,6 +61,7 @@ def attention(
     h: np.ndarray,
     p: np.ndarray,
     seen: list[tuple[np.ndarray, np.ndarray]] | None = None,
+    layer: int = 0,
 ) -> np.ndarray:
     """Returns a layer's attention [T, D] of normalised input [T, D]."""
     project = latent if model.attention.kind == "mla" else grouped
@@ -77,22 +78,53 @@ def attention(
     distance = p[:, None] - p[None, :]
     visible = (distance >= 0) & (distance < (window or np.inf))
     added = written.bias(model, kind, scheme, p, p)
-    heads = []
-    for head in range(model.num_heads):
-        group = head // (model.num_heads // k.shape[1])
-        scores = factor * scale * q[:, head] @ k[:, group].T
-        if requested.soft_cap is not None:
-            scores = requested.soft_cap * np.tanh(scores / requested.soft_cap)
-        scores = scores + added[head]
+    every = np.stack([factor * scale * q[:, head] @ _group(k, head, model).T for head in range(model.num_heads)])
+    if requested.soft_cap is not None:
+        every = requested.soft_cap * np.tanh(every / requested.soft_cap)
+    if requested.talking_heads:
+        every = np.einsum("hts,hj->jts", every, own["talking"]["scores"])
+    maps = []
+    for head, scores in enumerate(every + added):
         if kind == "cope":
             scores = scores + written.cope(scheme["table"], q[:, head], scores, visible)
-        weights = np.where(visible, np.exp(scores), 0)
         sink = np.exp(own["sinks"][head]) if requested.sinks else 0.0
-        weights = weights / (weights.sum(1, keepdims=True) + sink)
-        heads.append(_output(model, own, head, weights @ v[:, group], v[:, group], h))
+        maps.append(weights(requested.weights, scores, visible, sink))
+    if requested.talking_heads:
+        maps = [*np.einsum("hts,hj->jts", np.stack(maps), own["talking"]["weights"])]
+    if requested.kind == "differential":
+        (a1, b1, a2, b2), first = own["lambdas"], 0.8 - 0.6 * np.exp(-0.3 * layer)
+        factor = np.exp(a1 @ b1) - np.exp(a2 @ b2) + first
+        maps = [one - factor * two for one, two in zip(maps[::2], maps[1::2], strict=True)]
+        v = v.reshape(len(h), -1, 2 * model.head_dim)
+    heads = []
+    for head, one in enumerate(maps):
+        values = v[:, head // (len(maps) // v.shape[1])]
+        y = one @ values
+        if requested.kind == "differential":
+            y = (1 - first) * norm(model, y, own["head_norm"])
+        heads.append(_output(model, own, head, y, values, h))
         if seen is not None:
-            seen.append((weights, heads[-1]))
+            seen.append((one, heads[-1]))
     return linear(np.concatenate(heads, axis=1), own["out"])
+
+
+def _group(k: np.ndarray, head: int, model: ConfigDict) -> np.ndarray:
+    return k[:, head // (model.num_heads // k.shape[1])]
+
+
+def weights(requested: ConfigDict, scores: np.ndarray, visible: np.ndarray, sink: float) -> np.ndarray:
+    """Returns the weights [T, T] that a head makes of its scores."""
+    if requested.kind == "sigmoid":
+        return np.where(visible, 1 / (1 + np.exp(-scores - requested.sigmoid_bias)), 0)
+    if requested.kind == "top_k":
+        for at, row in enumerate(scores):
+            seen = np.flatnonzero(visible[at])
+            keep = seen[np.argsort(row[seen])[::-1][: requested.top_k]]
+            visible = visible.copy()
+            visible[at] = False
+            visible[at, keep] = True
+    result = np.where(visible, np.exp(scores), 0)
+    return result / (result.sum(1, keepdims=True) + sink)
 
 
 def _output(model: ConfigDict, own: Arrays, head: int, y: np.ndarray, v: np.ndarray, h: np.ndarray) -> np.ndarray:
@@ -102,7 +134,8 @@ def _output(model: ConfigDict, own: Arrays, head: int, y: np.ndarray, v: np.ndar
         y = np.stack([a - (a @ b) / (b @ b) * b for a, b in zip(y, v, strict=True)])
     if requested.gate.kind != "none":
         logits = h[:, : requested.gate.dims] @ own["gate"]["kernel"]
-        by_head = logits.reshape(len(h), model.num_heads, -1)[:, head]
+        heads = model.num_heads // (2 if requested.kind == "differential" else 1)
+        by_head = logits.reshape(len(h), heads, -1)[:, head]
         y = y / (1 + np.exp(-by_head))
     return y
 
