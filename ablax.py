@@ -8,18 +8,26 @@ imports the rooms from beside it, whatever the folder it is started in. Files ar
 or sweep file that is not there is looked for in the checkout.
 """
 
+import signal
 import sys
 from pathlib import Path
 
 CHECKOUT = str(Path(__file__).resolve().parent)
-if CHECKOUT not in sys.path:
-    sys.path.insert(0, CHECKOUT)
-
-from configs import cli, commands  # noqa: E402
 
 
 def main() -> None:
-    """Runs a command; the entry point of the installed script."""
+    """Runs a command; the entry point of the installed script. Ctrl-C counts from the first line on."""
+    if CHECKOUT not in sys.path:
+        sys.path.insert(0, CHECKOUT)
+    try:
+        from configs import interrupt
+
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, interrupt.handler)
+        from configs import cli, commands
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
     cli.main(commands.main)
 
 

@@ -152,6 +152,15 @@ def test_completion_of_fields_goes_level_by_level() -> None:
     assert {f"--config.{name}=" for name in base.SCHEMA} <= reached
 
 
+@pytest.fixture
+def script(tmp_path) -> dict[str, str]:
+    """The environment of a shell that finds `ablax`."""
+    path = tmp_path / "ablax"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{CHECKOUT / "ablax.py"}" "$@"\n')
+    path.chmod(0o755)
+    return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 @pytest.mark.parametrize(
     ("line", "offers"),
@@ -161,19 +170,47 @@ def test_completion_of_fields_goes_level_by_level() -> None:
         ("ablax train --config.optimizer.kind=lio", ["lion"]),  # bash replaces what stands behind `=`
     ],
 )
-def test_bash_completes(tmp_path, line: str, offers: list[str]) -> None:
-    script = tmp_path / "ablax"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{CHECKOUT / "ablax.py"}" "$@"\n')
-    script.chmod(0o755)
+def test_bash_completes(script, line: str, offers: list[str]) -> None:
     asked = (
         f"compopt() {{ :; }}\nsource <(ablax completion bash)\nCOMP_LINE={line!r}\nCOMP_POINT=${{#COMP_LINE}}\n_ablax\n"
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", asked], env=env, capture_output=True, text=True)
+    done = subprocess.run(["bash", "-c", asked], env=script, capture_output=True, text=True)
     assert done.stdout.split() == offers, done.stderr
 
 
 def test_an_unknown_shell_is_refused() -> None:
     with pytest.raises(UserError, match="must be bash, zsh, fish"):
         completion.main(["completion", "tcsh"])
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish")
+def test_fish_completes(script) -> None:
+    asked = 'ablax completion fish | source; complete -C "ablax train --config.model.num_h"'
+    done = subprocess.run(["fish", "-c", asked], env=script, capture_output=True, text=True)
+    assert done.stdout.split("\t")[0].strip() == "--config.model.num_heads=", done.stderr
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
+def test_zsh_completes(script) -> None:
+    asked = (
+        "compdef() { :; }\ncompset() { :; }\n_files() { print files; }\ncompadd() { print -r -- $@[-1]; }\n"
+        "source <(ablax completion zsh)\n"
+        "for line in 'ablax sta' 'ablax train --config.optimizer.kind=lio' 'ablax train --workdir='; do\n"
+        "    words=(${(s: :)line}); CURRENT=$#words; _ablax\ndone"
+    )
+    done = subprocess.run(["zsh", "-f", "-c", asked], env=script, capture_output=True, text=True)
+    assert done.stdout.split() == ["status", "--config.optimizer.kind=lion", "files"], done.stderr
+
+
+@pytest.mark.parametrize("module", ["configs.cli", "configs.completion"])
+def test_an_interrupt_while_modules_load_is_one_line(module: str) -> None:
+    code = (
+        "import os, signal, sys, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Finder:\n    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}:\n            os.kill(os.getpid(), signal.SIGINT)\n            time.sleep(5)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    command = [sys.executable, "-P", "-c", code + SCRIPT, "completion", "bash"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from configs import cli, fields
 from configs.errors import UserError
-from sweeps.execution.worker import Job, Outcome
+from sweeps.execution.worker import Job, Outcome, budget_amount
 from sweeps.store import run_status
 from training.run_directory.files import write_json
 from training.runtime import process as processes
@@ -76,7 +76,7 @@ def train(config: ConfigDict, workdir: str, env: Mapping[str, str] | None = None
 
 def follow(job: Job, env: Mapping[str, str] | None = None) -> Outcome:
     """Does the part of a process that is not the first: training alone, as long as there is some to do."""
-    status: Any = run_status.read(job.workdir).status
+    status: Any = run_status.read(job.workdir, amount=budget_amount(job)).status
     if status in run_status.FINISHED:
         return Outcome(status)
     Path(job.workdir).mkdir(parents=True, exist_ok=True)

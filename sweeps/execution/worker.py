@@ -141,7 +141,7 @@ def train(job: Job, deadline: Deadline) -> Outcome:
     before = run_json(workdir)
     if changed := provenance.parent_problem(workdir, siblings_only=True):
         return Outcome("failed", changed)
-    longer = before.get("status") == "done" and run_status.shorter(before, _amount(job))
+    longer = before.get("status") == "done" and run_status.shorter(before, budget_amount(job))
     if before.get("status") in run_status.FINISHED and not longer:
         return Outcome(before["status"], str(before.get("error") or ""))
     try:
@@ -164,7 +164,8 @@ def train(job: Job, deadline: Deadline) -> Outcome:
     return ended(workdir, "failed", f"training returned with status {status!r}")
 
 
-def _amount(job: Job) -> float | None:
+def budget_amount(job: Job) -> float | None:
+    """Returns the budget that a run is to have."""
     budget = job.config.get("budget")
     return budget.get("amount") if isinstance(budget, dict) else None
 

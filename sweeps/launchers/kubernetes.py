@@ -139,10 +139,10 @@ class KubernetesEngine:
         A run that waits but is no longer wanted, or in another form, is taken back.
         """
         records = [*self._noted(), *self._unnoted()]
-        said = api.of_sweep(self.directory, records)
+        states = api.of_sweep(self.directory, records)
         back = []
         for record in records:
-            word, job = said.get(record.key), expected.get(record.key)
+            word, job = states.get(record.key), expected.get(record.key)
             index = int(record.id.rpartition("-")[2])
             if word is None:  # the cluster does not answer: registry.states leaves the run alone too
                 continue
@@ -170,7 +170,7 @@ class KubernetesEngine:
             there = api.listed(self.cluster.batch.list_namespaced_job, self.cluster, selector)
         except Silent:
             return []
-        found = []
+        records = []
         for job in there:
             array = str((job.metadata.labels or {}).get(ARRAY))
             if job.metadata.name != job_name(array) or not api.belongs(job, self.directory, array):
@@ -178,8 +178,8 @@ class KubernetesEngine:
             for index in range(job.spec.completions or 0):
                 record = self._planned(array, index)
                 if record is not None and record.id not in known and record.key not in keys:
-                    found.append(record)
-        return found
+                    records.append(record)
+        return records
 
     def _planned(self, array: str, index: int) -> jobs.Record | None:
         """Returns what a completion is to do, as it was written down before its Job was created."""
@@ -193,9 +193,9 @@ class KubernetesEngine:
     def _outcome(self, array: str, index: int) -> Outcome | None:
         """Returns how a run says that it ended; None where it has not."""
         try:
-            told = json.loads(ordinary(result(self.folder / array, index)).read_text(encoding="utf-8"))
-            if array and told["status"] in STATUSES:
-                return Outcome(told["status"], str(told["error"]))
+            values = json.loads(ordinary(result(self.folder / array, index)).read_text(encoding="utf-8"))
+            if array and values["status"] in STATUSES:
+                return Outcome(values["status"], str(values["error"]))
         except (OSError, ValueError, TypeError, LookupError, RecursionError):
             pass
         return None
@@ -220,11 +220,11 @@ class KubernetesEngine:
         """Submits what is new, waits `timeout` seconds at most, and returns the jobs that ended."""
         self._submit()
         end = time.monotonic() + timeout
-        while not (found := self._look()) and (left := end - time.monotonic()) > 0:
+        while not (ended := self._look()) and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.5))
-        if found:
+        if ended:
             self.wait = POLL[0]
-        return found
+        return ended
 
     def _submit(self) -> None:
         """Submits the new jobs as one indexed Job.
@@ -245,8 +245,8 @@ class KubernetesEngine:
         plan = [{"record": vars(record), "job": entry(job)} for record, job in zip(records, todo, strict=True)]
         write_json(folder / JOBS, plan)
         write_json(folder / WHERE, {"context": self.cluster.context, "namespace": self.cluster.namespace})
-        asked = replace(self.options, functions=_functions(todo[0]))
-        made = self._create(manifests.manifest(self.directory, array, len(todo), self.most, asked))
+        options = replace(self.options, functions=_functions(todo[0]))
+        made = self._create(manifests.manifest(self.directory, array, len(todo), self.most, options))
         api.vouch(self.cluster, made, folder).live = set(range(len(todo)))
         for index, (place, job, record) in enumerate(zip(places, todo, records, strict=True)):
             jobs.note(self.directory, record)
@@ -255,15 +255,15 @@ class KubernetesEngine:
         self.wait = POLL[0]
 
     def _look(self) -> list[Ended]:
-        found, self.gone = self.gone, []
+        results, self.gone = self.gone, []
         self._ask()
         for place, held in list(self.held.items()):
             ended = self._result(place, held) or self._end(place, held)
             if ended is not None:
                 del self.held[place]
                 jobs.forget(self.directory, held.job.arm, held.job.seed)
-                found.append(ended)
-        return found
+                results.append(ended)
+        return results
 
     def _ask(self) -> None:
         """Asks how the runs stand, the more seldom the less happens."""
@@ -271,17 +271,17 @@ class KubernetesEngine:
             return
         self.last_query = time.monotonic()
         before = [held.word for held in self.held.values()]
-        said: dict[str, dict[int, JobState]] = {}
+        states: dict[str, dict[int, JobState]] = {}
         for array in {held.array for held in self.held.values()}:
             try:
                 here = api.where(self.folder / array) or self.cluster
-                said[array] = api.states(self.directory, here, array)
+                states[array] = api.states(self.directory, here, array)
             except Silent:
                 continue
         for held in self.held.values():
-            if held.array not in said:
+            if held.array not in states:
                 continue
-            word = said[held.array].get(held.index, api.over(api.GONE))
+            word = states[held.array].get(held.index, api.over(api.GONE))
             if not word.over:
                 held.since = 0.0
             elif not held.since:
@@ -353,7 +353,7 @@ def options_of(directory: Path, given: Mapping[str, Any]) -> Options:
     for name, what in (("image", "the container's image"), ("claim", "the claim on which --out lies")):
         if not given.get(name):
             raise UserError(f"--launcher=kubernetes needs --{name}, {what} (docs/kubernetes.md)")
-    asked = Options(
+    options = Options(
         image=given["image"],
         claim=given["claim"],
         mount=Path(given.get("mount") or directory.absolute().parent),
@@ -369,13 +369,13 @@ def options_of(directory: Path, given: Mapping[str, Any]) -> Options:
         selector=pairs(given, "node-selector", SELECTOR),
         tolerate=tuple(given.get("tolerate", ())),
     )
-    return manifests.checked(asked, directory)
+    return manifests.checked(options, directory)
 
 
 def _build(directory: Path, given: Mapping[str, Any], workers: int | None, runs: int) -> Built:
-    asked = options_of(directory, given)
-    alone = exclusive(asked.gpus or (1 if asked.tpu else None), workers)
-    return Built(KubernetesEngine(directory, asked, workers), "submitted to Kubernetes", alone)
+    options = options_of(directory, given)
+    alone = exclusive(options.gpus or (1 if options.tpu else None), workers)
+    return Built(KubernetesEngine(directory, options, workers), "submitted to Kubernetes", alone)
 
 
 def preview(directory: Path, given: Mapping[str, Any], workers: int | None, runs: int) -> str:
@@ -386,16 +386,16 @@ def preview(directory: Path, given: Mapping[str, Any], workers: int | None, runs
     """
     import yaml
 
-    asked = options_of(directory, given)
-    found = manifests.manifest(directory, secrets.token_hex(8), min(runs, MOST), min(workers or MOST, MOST), asked)
+    options = options_of(directory, given)
+    job = manifests.manifest(directory, secrets.token_hex(8), min(runs, MOST), min(workers or MOST, MOST), options)
     api.installed()
-    manifests.typed(found)
+    manifests.typed(job)
     try:
-        api.cluster(asked.context, asked.namespace)
+        api.cluster(options.context, options.namespace)
     except UserError as error:
-        return f"# Not checked by an API server: {error}\n{yaml.safe_dump(found, sort_keys=False)}"
-    KubernetesEngine(directory, asked, workers)  # which has the API server check one
-    return yaml.safe_dump(found, sort_keys=False)
+        return f"# Not checked by an API server: {error}\n{yaml.safe_dump(job, sort_keys=False)}"
+    KubernetesEngine(directory, options, workers)  # which has the API server check one
+    return yaml.safe_dump(job, sort_keys=False)
 
 
 KUBERNETES = Launcher(

@@ -101,11 +101,11 @@ def message(error: Exception) -> str:
     """Returns an error of the client in a line: the API server's own message, where it sent one."""
     status, body = getattr(error, "status", None), getattr(error, "body", None)
     try:
-        told = json.loads(body)["message"] if body else ""
+        text = json.loads(body)["message"] if body else ""
     except (ValueError, TypeError, LookupError):
-        told = ""
+        text = ""
     reason = getattr(error, "reason", None)
-    line = " ".join(str(told or reason or error).split())
+    line = " ".join(str(text or reason or error).split())
     return f"{status}: {line}" if status else line
 
 
@@ -163,7 +163,7 @@ def listed(call: Any, here: Cluster, selector: str) -> list[Any]:
         Silent: the API server does not say.
     """
     for _ in range(3):
-        found: list[Any] = []
+        items: list[Any] = []
         token = None
         try:
             while True:
@@ -171,10 +171,10 @@ def listed(call: Any, here: Cluster, selector: str) -> list[Any]:
                     page = call(
                         here.namespace, label_selector=selector, limit=PAGE, _continue=token, _request_timeout=TIMEOUT
                     )
-                found += page.items
+                items += page.items
                 token = page.metadata._continue
                 if not token:
-                    return found
+                    return items
         except installed().client.exceptions.ApiException as error:
             if error.status != 410:
                 raise Silent(message(error)) from error
@@ -201,7 +201,7 @@ def of_sweep(directory: Path, records: Sequence[Record]) -> dict[str, JobState]:
 
     A Job whose labels do not name the sweep is not the sweep's, whatever a note says: its runs are GONE.
     """
-    found: dict[str, JobState] = {}
+    results: dict[str, JobState] = {}
     arrays: dict[str, list[tuple[int, Record]]] = {}
     for record in records:
         if match := ID.fullmatch(record.id):
@@ -212,11 +212,11 @@ def of_sweep(directory: Path, records: Sequence[Record]) -> dict[str, JobState]:
         if here is None:
             continue
         try:
-            said = states(directory, here, array)
+            current = states(directory, here, array)
         except Silent:
             continue
-        found |= {record.key: said.get(index, over(GONE)) for index, record in some}
-    return found
+        results |= {record.key: current.get(index, over(GONE)) for index, record in some}
+    return results
 
 
 def over(state: str, reason: str = "") -> JobState:
@@ -237,21 +237,21 @@ def states(directory: Path, here: Cluster, array: str) -> dict[int, JobState]:
         return {}
     known = vouch(here, job, folder)
     pods = _pods(here, name)
-    said = {index: _state(job, index, pods.get(index), folder) for index in range(job.spec.completions or 0)}
-    known.live = {index for index, word in said.items() if not word.over}
-    return said
+    results = {index: _state(job, index, pods.get(index), folder) for index in range(job.spec.completions or 0)}
+    known.live = {index for index, word in results.items() if not word.over}
+    return results
 
 
 def _pods(here: Cluster, name: str) -> dict[int, Any]:
     """Returns the newest pod of each completion."""
-    found: dict[int, Any] = {}
+    results: dict[int, Any] = {}
     for pod in listed(here.core.list_namespaced_pod, here, f"batch.kubernetes.io/job-name={name}"):
         index = (pod.metadata.annotations or {}).get("batch.kubernetes.io/job-completion-index", "")
         if index.isdecimal():
-            before = found.get(int(index))
+            before = results.get(int(index))
             if before is None or str(before.metadata.creation_timestamp) <= str(pod.metadata.creation_timestamp):
-                found[int(index)] = pod
-    return found
+                results[int(index)] = pod
+    return results
 
 
 def _state(job: Any, index: int, pod: Any, folder: Path) -> JobState:
@@ -306,12 +306,12 @@ def _end_of(pod: Any) -> str:
 
 def indexes(text: str | None) -> set[int]:
     """Returns the numbers of Kubernetes' short form, as `1,3-5,7`."""
-    found: set[int] = set()
+    results: set[int] = set()
     for part in (text or "").split(","):
         first, _, last = part.partition("-")
         if first.isdecimal() and (last or first).isdecimal():
-            found |= set(range(int(first), int(last or first) + 1))
-    return found
+            results |= set(range(int(first), int(last or first) + 1))
+    return results
 
 
 def withdrawn(folder: Path, index: int) -> Path:

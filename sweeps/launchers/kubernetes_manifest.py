@@ -124,21 +124,20 @@ def checked(options: Options, directory: Path) -> Options:
 
 def resources(options: Options) -> dict[str, str]:
     """Returns what a container asks for, and is held to."""
-    found = {
+    amounts = {
         "cpu": str(options.cpus) if options.cpus else "",
         "memory": str(options.memory) if options.memory else "",
         "nvidia.com/gpu": str(options.gpus) if options.gpus else "",
         "google.com/tpu": str(TPUS[options.tpu[0]][1][options.tpu[1]]) if options.tpu else "",
     }
-    return {name: amount for name, amount in found.items() if amount}
+    return {name: amount for name, amount in amounts.items() if amount}
 
 
 def manifest(directory: Path, array: str, runs: int, parallelism: int, options: Options) -> dict[str, Any]:
     """Returns the Job of an array: `runs` completions, `parallelism` of them at a time.
 
     Pods that Kubernetes ends (eviction, preemption, a node that is drained or lost: the condition DisruptionTarget) are
-    made again by it and continue from their checkpoints; every other death is told to the launcher, which tries again
-    by --retries.
+    recreated by it and continue from their checkpoints; every other death is the launcher's to handle, by --retries.
     """
     folder = directory.absolute() / ".sweep" / "kubernetes" / array
     amounts = resources(options)
