@@ -192,7 +192,7 @@ def test_cancel_has_the_runs_saved_and_the_launcher_end(tmp_path, capsys):
         message = process.communicate(timeout=120)[0]
     finally:
         process.kill()
-    assert process.returncode == 143 and "cancelled; the same command goes on" in message
+    assert process.returncode == 143 and "cancelled; the same command resumes" in message
     assert Counter(board(tmp_path).values()) == {"preempted": 2, "waiting": 1}
     assert "asked to save its runs" in capsys.readouterr().out
     assert cancel.main([str(tmp_path / "out")]) == 0  # nobody is at work
