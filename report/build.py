@@ -30,14 +30,14 @@ from report.claims import comparisons
 from report.claims.ladder import claimed
 from report.files import write
 from report.options import EVERY
-from report.page import html, latex, table
+from report.page import html, latex, methods, table
 from report.page.formats import inert, slug
 from report.reading import frames
 from report.reading.directories import Study, Sweep, read
 
 SMALL = 200_000  # bytes up to which a picture in the page is vectors in any case
 _DRAWN: dict[str, tuple[str, html.Image]] = {}  # a plot's path -> (digest of its spec, its picture)
-MADE = (".csv", ".html", ".md", ".parquet", ".pdf", ".png", ".svg", ".tex")  # endings of what a build writes
+MADE = (".bib", ".csv", ".html", ".md", ".parquet", ".pdf", ".png", ".svg", ".tex")  # endings of what a build writes
 MANIFEST = "files.json"  # what the last build wrote, so that the next one can take away what it no longer draws
 
 
@@ -66,7 +66,7 @@ def write_report(sweep: Sweep, out: Path, reload: int = 0) -> Path:
     tables = [table.build(study) for study in sweep.studies]
     drawn = [_draw(study, name, out) for study, name in zip(sweep.studies, _file_names(sweep), strict=True)]
     files = [name for figures in drawn for figure, _ in figures for name in figure.files]
-    files += _write_tables(tables, out) + _write_frames(sweep, out)
+    files += _write_tables(tables, out) + _write_methods(sweep, out) + _write_frames(sweep, out)
     write(out / "index.html", html.render(sweep, tables, drawn, out, reload))
     files.append("index.html")
     write(out / MANIFEST, json.dumps(sorted(files), indent=1) + "\n")
@@ -156,6 +156,13 @@ def _write_tables(tables: list[table.Table], out: Path) -> list[str]:
     write(out / "table.md", table.markdown(tables))
     write(out / "table.tex", latex.latex(tables))
     return ["table.csv", "table.md", "table.tex"]
+
+
+def _write_methods(sweep: Sweep, out: Path) -> list[str]:
+    made = {"methods.md": methods.markdown, "methods.tex": methods.latex, "references.bib": methods.bibtex}
+    for name, make in made.items():
+        write(out / name, make(sweep))
+    return list(made)
 
 
 def as_csv(rows: list[dict[str, Any]]) -> str:

@@ -19,6 +19,7 @@ from report.charts.figures import Figure, loggable
 from report.claims import comparable, verdict, words
 from report.claims.comparable import reference_arm
 from report.claims.ladder import claimed, sentences
+from report.page import methods
 from report.page.formats import slug
 from report.page.table import Table
 from report.reading import reproduce
@@ -130,6 +131,7 @@ def _study(sweep: Sweep, table: Table, drawn: Drawn, index: int, out: Path) -> d
         "differing": comparable.differing(study),
         "ladder": [] if (climbed := claimed(study)) is None else sentences(climbed),
         "arms": _switches(study),
+        "methods": [(heading, methods.plain(said)) for heading, said in methods.paragraphs(study)],
         "reference": getattr(reference_arm(study), "name", ""),
         "figures": [_figure(name, figure, image) for figure, image in drawn],
         "settings": fields.differing if len(study.arms) <= PREVIEW else [],

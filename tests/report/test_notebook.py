@@ -47,14 +47,15 @@ def test_the_notebook_runs_from_top_to_bottom(sweep: Path, monkeypatch: pytest.M
     from nbclient import NotebookClient
 
     monkeypatch.setenv("ABLAX_SWEEP", str(sweep))
-    monkeypatch.setenv("PYTHONPATH", str(NOTEBOOK.parent.parent))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert "python3" in KernelSpecManager().find_kernel_specs()
     assert all(not cell.get("outputs") for cell in notebook.cells), "figures in it would be of some other sweep"
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    resources = {"metadata": {"path": str(NOTEBOOK.parent)}}  # where Jupyter starts a kernel
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
     data = [one["data"] for cell in notebook.cells for one in cell.get("outputs", []) if "data" in one]
     tables = [one["text/plain"] for one in data if "text/html" in one]
     assert len(tables) == 4 and "h4" in tables[1]

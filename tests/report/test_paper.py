@@ -11,6 +11,7 @@ import pytest
 
 from configs.columns import COLUMNS
 from configs.errors import ConfigError
+from report.build import build
 from report.page import latex, table
 from report.reading.directories import Study, read
 from sweeps.spec.expand import expand
@@ -107,3 +108,25 @@ def test_a_sweep_takes_columns_and_highlighted_arms() -> None:
     assert one.studies[0].columns == ("model.num_heads", "loss") and one.studies[0].highlight == ("num_heads=2",)
     with pytest.raises(ConfigError, match="highlight = 'h3' is no arm"):
         expand(sweep(highlight=["h3"]), file=Path("configs/sweeps/x.py"))
+
+
+def test_methods_say_what_configs_and_records_say_and_cite_it(tmp_path: Path) -> None:
+    directory = two_axes(tmp_path / "sweep", 2)
+    page = build(directory)
+    text, tex, bib = (page.with_name(name).read_text() for name in ("methods.md", "methods.tex", "references.bib"))
+    for part in (
+        "width 64",
+        "model.num\\_heads (1, 2, 4, 8) and model.position.kind (rope, nope, alibi)",
+        "the varied positions [@su2021roformer; @press2021alibi]",
+        "Each of 12 arms has 0 to 2 of 2 finished seeds",
+        "2 failed and 2 diverged",
+        "jax 0.10.2 [@jax2018]",
+        "Holm's correction [@holm1979]",
+        "0.01 nats",
+        "0123456789ab",
+    ):
+        assert part in text, part
+    cited = {key for keys in re.findall(r"\\cite\{([^}]*)\}", tex) for key in keys.split(",")}
+    assert cited == set(re.findall(r"^@\w+\{([^,]+),", bib, re.M)) and "press2021alibi" in cited
+    assert "[@" not in tex and "[@" not in page.read_text().split("<script")[0]
+    assert "Each of 12 arms" in page.read_text()

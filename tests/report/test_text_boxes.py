@@ -1,12 +1,16 @@
 """Text of exported figures, as Chromium sets it: all of it inside the canvas, and none over another."""
 
 import html
+import io
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import report
 from report.build import figures
@@ -125,3 +129,49 @@ def test_the_measure_stands_against_the_fields_that_the_study_varies(tmp_path: P
     x = next(layer["encoding"]["x"] for layer in lines.spec["layer"])
     assert x["type"] == "quantitative" and x["scale"]["type"] == "log" and x["axis"]["values"] == [1, 2, 4, 8]
     assert all(row["below"].endswith("n=2") for row in cells.spec["datasets"]["cells"])
+
+
+PDFTOTEXT = shutil.which("pdftotext")
+WORD = re.compile(r'<word xMin="([-\d.]+)" yMin="([-\d.]+)" xMax="([-\d.]+)" yMax="([-\d.]+)">(.*?)</word>')
+
+
+def beyond(pdf: bytes, folder: Path) -> tuple[list[str], str]:
+    """Returns the words of a PDF's page that are not inside it, and all of its letters."""
+    (folder / "figure.pdf").write_bytes(pdf)
+    call = [PDFTOTEXT or "", "-bbox", str(folder / "figure.pdf"), "-"]
+    text = subprocess.run(call, capture_output=True, text=True, check=True).stdout
+    size = re.search(r'<page width="([\d.]+)" height="([\d.]+)">', text)
+    assert size
+    wide, high = map(float, size.groups())
+    words = [(*map(float, one[:4]), html.unescape(one[4])) for one in WORD.findall(text)]
+    outside = [str(one[4]) for one in words if one[0] < -1 or one[1] < -1 or one[2] > wide + 1 or one[3] > high + 1]
+    return outside, "".join(str(one[4]) for one in words)
+
+
+def missing(svg: str, folder: Path) -> list[str]:
+    """Returns the words of a figure's PDF that leave its page, and the labels of the SVG that are not whole in it."""
+    outside, letters = beyond(export.pdf(svg), folder)
+    labels = [html.unescape(one).replace(" ", "") for one in re.findall(r"<text[^>]*>([^<]+)</text>", svg)]
+    return outside + [label for label in labels if len(label) > 2 and label not in letters]
+
+
+def inked(png: bytes) -> bool:
+    """True where a pixel of the picture's frame, two pixels wide, is not white."""
+    pixels = np.asarray(Image.open(io.BytesIO(png)).convert("L"))
+    frame = [pixels[:2].ravel(), pixels[-2:].ravel(), pixels[:, :2].ravel(), pixels[:, -2:].ravel()]
+    return bool((np.concatenate(frame) < 250).any())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PDFTOTEXT is None, reason="no pdftotext (Debian: apt-get install poppler-utils)")
+def test_pdf_and_png_hold_all_text_of_the_svg(tmp_path: Path) -> None:
+    (study,) = read(two_axes(tmp_path / "sweep", 2)).studies
+    drawn = {figure.key: export.svg(figure.spec) for figure in figures(study)}
+    for key, svg in drawn.items():
+        assert missing(svg, tmp_path) == [], key
+        assert not inked(export.png(svg)), key
+    # The control: a figure whose canvas ends before its text is seen in both.
+    wide = drawn["train-loss"].replace('width="312"', 'width="250"', 1)
+    cut = wide.replace('viewBox="0 0 312', 'viewBox="0 0 250')
+    assert cut != drawn["train-loss"] and inked(export.png(cut))
+    assert missing(cut, tmp_path)
