@@ -143,9 +143,13 @@ def beyond(pdf: bytes, folder: Path) -> tuple[list[str], str]:
     size = re.search(r'<page width="([\d.]+)" height="([\d.]+)">', text)
     assert size
     wide, high = map(float, size.groups())
-    words = [(*map(float, one[:4]), html.unescape(one[4])) for one in WORD.findall(text)]
-    outside = [str(one[4]) for one in words if one[0] < -1 or one[1] < -1 or one[2] > wide + 1 or one[3] > high + 1]
-    return outside, "".join(str(one[4]) for one in words)
+    outside, letters = [], ""
+    for *ends, raw in WORD.findall(text):
+        left, top, right, bottom = map(float, ends)
+        letters += html.unescape(raw)
+        if left < -1 or top < -1 or right > wide + 1 or bottom > high + 1:
+            outside.append(html.unescape(raw))
+    return outside, letters
 
 
 def missing(svg: str, folder: Path) -> list[str]:
