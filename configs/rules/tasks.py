@@ -3,7 +3,9 @@
 The tasks themselves are in `data/retrieval/`; the names are here, because a config is checked before data is loaded.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -11,40 +13,95 @@ from ml_collections import ConfigDict
 from configs.errors import ConfigError
 from configs.schema.allowed import Allowed
 
-# Written in words, through the run's tokenizer.
-IN_TEXT = (
-    "passkey",
-    "niah_single_1",
-    "niah_single_2",
-    "niah_single_3",
-    "niah_multikey_1",
-    "niah_multikey_2",
-    "niah_multikey_3",
-    "niah_multivalue",
-    "niah_multiquery",
-    "variable_tracking",
-)
-# Made of bare tokens, 0 .. vocabulary - 1, whatever they mean to a tokenizer.
-IN_TOKENS = ("mqar_gaps", "induction_repeat", "induction_complete", "selective_copy")
-TASKS = IN_TEXT + IN_TOKENS
-SYNTHETIC = ("mqar", *TASKS)  # every source beside the text
-# Those that may hold any number of pairs, needles, hops or tokens; all others hold one.
-COUNTED = (
-    *("mqar", "mqar_gaps", "induction_repeat", "selective_copy"),
-    *("niah_multikey_1", "niah_multivalue", "niah_multiquery", "variable_tracking"),
-)
-
 HAYSTACKS = ("noise", "text", "distractors")
 FILLERS = ("questions", "gaps", "text")  # between pairs and the questions that count, beyond the training length
-FILLED = ("mqar", "mqar_gaps")  # tasks that have it; the others lie in a haystack
-# The haystack a task has by definition; RULER's essays are the run's own text here.
-OWN_HAYSTACK = {
-    "passkey": "noise",
-    "niah_single_1": "noise",
-    "niah_multikey_2": "distractors",
-    "niah_multikey_3": "distractors",
-    "variable_tracking": "noise",
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a config must know of a retrieval task. A task is a file of `data/retrieval` and a line of RETRIEVAL.
+
+    Attributes:
+        module: of `data/retrieval`, whose `make(setting)` builds the task; `data/retrieval/build.py` calls it.
+        haystack: of a task in words: its own by definition. RULER's essays are the run's own text. Empty: the task is
+            of bare tokens, 0 .. vocabulary - 1, whatever they mean to a tokenizer, or has rows of its own (`lists`).
+        haystacks: those that its needles may lie in.
+        words: written through the run's tokenizer.
+        counted: may hold any number of pairs, needles, hops or tokens; else it holds one.
+        pairs: of key-value pairs: their number and vocabulary are those of `data.mqar`, and beyond the training length
+            filler stands before the questions. Else `data.retrieval` has them.
+        tokens: bare tokens: n to the tokens that a row of n has at least, its last target included.
+        vocabulary: bare tokens: n to the tokens of vocabulary that a row of n needs at least.
+        numbers: what the number n must be, beside a whole number above 0: (words, test).
+    """
+
+    module: str
+    haystack: str = ""
+    haystacks: tuple[str, ...] = HAYSTACKS
+    words: bool = False
+    counted: bool = False
+    pairs: bool = False
+    tokens: Callable[[int], int] | None = None
+    vocabulary: Callable[[int], int] | None = None
+    numbers: tuple[str, Callable[[int], bool]] | None = None
+
+
+def _in_words(module: str, haystack: str = "text", *, counted: bool = False, **more: Any) -> Declared:
+    return Declared(module, haystack, words=True, counted=counted, **more)
+
+
+def _square(number: int) -> bool:
+    return math.isqrt(number) ** 2 == number
+
+
+RETRIEVAL: dict[str, Declared] = {
+    "passkey": _in_words("passkey", "noise", haystacks=("noise", "text")),
+    "niah_single_1": _in_words("niah", "noise"),
+    "niah_single_2": _in_words("niah"),
+    "niah_single_3": _in_words("niah"),
+    "niah_multikey_1": _in_words("niah", counted=True),
+    "niah_multikey_2": _in_words("niah", "distractors"),
+    "niah_multikey_3": _in_words("niah", "distractors"),
+    "niah_multivalue": _in_words("niah", counted=True),
+    "niah_multiquery": _in_words("niah", counted=True),
+    "variable_tracking": _in_words("variable_tracking", "noise", counted=True),
+    # Pairs, then their questions and answers; the blank is among the keys' half.
+    "mqar_gaps": Declared(
+        "mqar_gaps", counted=True, pairs=True, tokens=lambda n: 4 * n, vocabulary=lambda n: 2 * n + 2
+    ),
+    "induction_repeat": Declared(
+        "induction",
+        counted=True,
+        tokens=lambda n: 2 * (n + 1),
+        vocabulary=lambda n: n + 2,  # one is left for filler
+    ),
+    "induction_complete": Declared("induction", tokens=lambda n: 4, vocabulary=lambda n: 4),
+    # A mark between what is told and what is asked; a blank and a mark.
+    "selective_copy": Declared("selective_copy", counted=True, tokens=lambda n: 2 * n + 1, vocabulary=lambda n: 2 + 4),
+    # Half of the pairs, rounded up, are told again with another value.
+    "forgetting_mqar": Declared(
+        "forgetting_mqar",
+        counted=True,
+        pairs=True,
+        tokens=lambda n: 4 * n + 2 * -(-n // 2),
+        vocabulary=lambda n: 2 * (n + -(-n // 2)) + 2,
+    ),
+    # A grid of first keys times second keys; a third of the vocabulary for each, and for values.
+    "compositional_mqar": Declared(
+        "compositional_mqar",
+        counted=True,
+        pairs=True,
+        tokens=lambda n: 6 * n,
+        vocabulary=lambda n: 3 * max(n, math.isqrt(n) + 1),
+        numbers=("a square (1, 4, 9, ...)", _square),
+    ),
 }
+IN_TEXT = tuple(name for name, one in RETRIEVAL.items() if one.words)
+IN_TOKENS = tuple(name for name, one in RETRIEVAL.items() if not one.words)
+TASKS = IN_TEXT + IN_TOKENS
+SYNTHETIC = ("mqar", *TASKS)  # every source beside the text; data/mqar.py makes the rows of mqar
+COUNTED = ("mqar", *(name for name, one in RETRIEVAL.items() if one.counted))
+FILLED = ("mqar", *(name for name, one in RETRIEVAL.items() if one.pairs))
 
 # Of the effective length: name -> (accuracy, whether it must be exceeded). PI, arXiv 2306.15595, section 3.3; YaRN,
 # arXiv 2309.00071, section 4.3.2; RULER, arXiv 2404.06654, section 4 (Llama-2-7B's at 4K).
@@ -84,7 +141,7 @@ def threshold(given: str) -> tuple[float, bool]:
 
 def haystack(name: str, expected: str) -> str:
     """Returns what a text task's needles lie in: noise, text or distractors; `own` is the task's own."""
-    return OWN_HAYSTACK.get(name, "text") if expected == "own" else expected
+    return RETRIEVAL[name].haystack if expected == "own" else expected
 
 
 def mixtures(config: ConfigDict) -> Iterable[Mapping[str, float]]:
@@ -144,29 +201,9 @@ def vocabulary(config: ConfigDict) -> int:
 
 def bare_vocabulary(config: ConfigDict, name: str) -> int:
     """Returns the vocabulary of one source of bare tokens, or 0 for a task in words."""
-    if name in ("mqar", "mqar_gaps"):
+    if name in FILLED:
         return config.data.mqar.vocab_size
     return config.data.retrieval.vocab_size if name in IN_TOKENS else 0
-
-
-def needed(name: str, needles: int, pairs: int) -> int:
-    """Returns the tokens that a row of bare tokens has at least, its last target included."""
-    return {
-        "mqar_gaps": 4 * pairs,  # pairs, then their questions and answers
-        "induction_repeat": 2 * (needles + 1),
-        "induction_complete": 4,
-        "selective_copy": 2 * needles + 1,  # a mark between what is told and what is asked
-    }[name]
-
-
-def vocabulary_needed(name: str, needles: int, pairs: int) -> int:
-    """Returns the tokens of vocabulary that a source of bare tokens needs at least."""
-    return {
-        "mqar_gaps": 2 * pairs + 2,  # the blank is among the keys' half
-        "induction_repeat": needles + 2,  # one token is left for filler
-        "induction_complete": 4,
-        "selective_copy": 2 + 4,  # a blank and a mark
-    }[name]
 
 
 def asking_problems(config: ConfigDict) -> list[str]:
@@ -185,12 +222,16 @@ def asking_problems(config: ConfigDict) -> list[str]:
                 f"{message}: {name} has no number of needles; must be empty, or the task one of {', '.join(COUNTED)}"
             ]
         if name == "mqar":
-            least, size = 2 * number, "data.mqar.vocab_size"
-        elif name in IN_TOKENS:
-            least = vocabulary_needed(name, number, number)
-            size = "data.mqar.vocab_size" if name == "mqar_gaps" else "data.retrieval.vocab_size"
+            least = 2 * number
         else:
-            continue
+            declared = RETRIEVAL[name]
+            if declared.numbers is not None and not declared.numbers[1](number):
+                result.append(f"{message}: of {name} must be {declared.numbers[0]}")
+                continue
+            if declared.vocabulary is None:
+                continue
+            least = declared.vocabulary(number)
+        size = "data.mqar.vocab_size" if name in FILLED else "data.retrieval.vocab_size"
         if bare_vocabulary(config, name) < least:
             result.append(
                 f"{message}: {number} of {name} take {size} = {least} or more, not {bare_vocabulary(config, name)}"
@@ -210,20 +251,29 @@ def problems(config: ConfigDict, weights: Mapping[str, Any], stage: Mapping[str,
     data, result = config.data, []
     pairs, needles = stage.get("pairs", data.mqar.pairs), stage.get("needles", data.retrieval.needles)
     length = stage.get("length", data.length)
-    for name in (task for task in IN_TOKENS if weights[task] > 0):
-        if name == "mqar_gaps":
+    for name in (task for task in TASKS if weights[task] > 0):
+        declared = RETRIEVAL[name]
+        if declared.haystack and data.retrieval.haystack not in ("own", *declared.haystacks):
+            allowed = ", ".join(("own", *declared.haystacks[:-1]))
+            result.append(
+                f"data.retrieval.haystack = {data.retrieval.haystack!r}: {name} has none; choose {allowed} or "
+                f"{declared.haystacks[-1]}"
+            )
+        if declared.tokens is None or declared.vocabulary is None:
+            continue
+        if declared.pairs:
             field, value, size = ("pairs" if "pairs" in stage else "mqar.pairs"), pairs, "data.mqar.vocab_size"
         else:
             field, size = ("needles" if "needles" in stage else "retrieval.needles"), "data.retrieval.vocab_size"
             value = needles
         message = f"{where}.{field} = {value}" if field in stage else f"data.{field} = {value}"
-        if needed(name, needles, pairs) > length + 1:
+        if declared.numbers is not None and not declared.numbers[1](value):
+            result.append(f"{message}: of {name} must be {declared.numbers[0]}")
+        elif declared.tokens(value) > length + 1:
             result.append(
-                f"{message}: {name} then takes a length of {needed(name, needles, pairs) - 1} or more, "
+                f"{message}: {name} then takes a length of {declared.tokens(value) - 1} or more, "
                 f"and {where}.length is {length}"
             )
-        elif bare_vocabulary(config, name) < (least := vocabulary_needed(name, needles, pairs)):
+        elif bare_vocabulary(config, name) < (least := declared.vocabulary(value)):
             result.append(f"{message}: {name} then takes {size} = {least} or more, not {bare_vocabulary(config, name)}")
-    if weights["passkey"] > 0 and data.retrieval.haystack == "distractors":
-        result.append("data.retrieval.haystack = 'distractors': passkey has none; choose own, noise or text")
     return result

@@ -15,7 +15,8 @@ import numpy as np
 from configs.errors import UserError
 from data import seeding
 from data.retrieval.draws import Arrays, Draw, settled
-from data.retrieval.rows import Rows
+from data.retrieval.rows import Rows, Task
+from data.retrieval.setting import Setting
 from data.retrieval.tokens import excluding, numbers, ordered_hash
 
 
@@ -100,3 +101,9 @@ class Induction:
 
         (result,) = settled(make, content, len(m), draw.held_out)
         return np.where(beyond, -1, result)
+
+
+def make(setting: Setting) -> Task:
+    """Returns the task that a setting names."""
+    needles = 1 if setting.name == "induction_complete" else setting.retrieval.needles
+    return Induction(setting.name, needles, setting.retrieval.vocab_size)

@@ -13,6 +13,8 @@ from string import ascii_lowercase
 
 from data.retrieval.draws import Dice
 from data.retrieval.in_text import Needle, Sample, TextTask, letters, number
+from data.retrieval.rows import Task
+from data.retrieval.setting import Setting
 
 # All of five letters, so that no key is part of another and keys take equally many bytes.
 ADJECTIVES = (
@@ -171,3 +173,11 @@ def uuid(dice: Dice) -> str:
     bits = bits & ~(0x3 << 62) | (2 << 62)
     result = f"{bits:032x}"
     return "-".join((result[:8], result[8:12], result[12:16], result[16:20], result[20:]))
+
+
+def make(setting: Setting) -> Task:
+    """Returns the task that a setting names."""
+    fields = setting.retrieval
+    needles = fields.needles if KINDS[setting.name].several else 1
+    size = {"digits": fields.digits or 7, "letters": fields.letters}
+    return Niah(setting.encode, setting.hay(), needles, setting.short, kind=setting.name, **size)

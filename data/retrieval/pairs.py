@@ -12,9 +12,9 @@ import numpy as np
 
 from configs.errors import UserError
 from data import mqar, seeding
-from data.retrieval.draws import Arrays, Draw
-from data.retrieval.mqar_gaps import MqarGaps, places_of
-from data.retrieval.rows import Rows, same_spans
+from data.retrieval.draws import Draw
+from data.retrieval.pair_tasks import GapTask, PairTask, Told, distinct, pair_rows, places_of, plain
+from data.retrieval.rows import Rows
 from data.retrieval.tokens import excluding
 from data.streams import Stream
 
@@ -23,46 +23,36 @@ ROUNDS = 64  # times the filler's length that a text is searched for tokens othe
 
 
 @dataclass(frozen=True)
-class Mqar:
+class Mqar(PairTask):
     """Held-out rows of bare key-value recall; `needles` is the number of pairs.
 
     Pairs come first, then every key once in random order; what is left of the row is padding, as in training.
     """
 
-    needles: int
-    vocab_size: int
     name: str = field(default="mqar", init=False)
-    all_depths: bool = field(default=True, init=False)
 
-    def shortest(self, needles: int | None = None) -> int:
-        """See `rows.Task`."""
-        return 4 * (needles or self.needles)
-
-    def chance(self, needles: int | None = None) -> float:
-        """See `rows.Task`."""
-        return 1 / (self.vocab_size // 2)
-
-    def rows(
-        self,
-        draw: Draw,
-        first: int,
-        count: int,
-        *,
-        length: int,
-        needles: int | None = None,
-        depth: float | None = None,
-        vary: bool = False,
-    ) -> Rows:
-        """See `rows.Task`. Answers are in the order of their questions; depths are in pairs, i / m for pair i.
+    def laid(self, draw: Draw, first: int, count: int, length: int, pairs: int, vary: bool) -> Rows:
+        """See `PairTask`. Answers are in the order of their questions.
 
         Raises:
             UserError: a row for training is asked for; `data/mqar.py` makes those.
         """
+        tokens, columns, requested, m = self._drawn(draw, first, count, length, pairs, vary)
+        valid = np.arange(pairs) < m[:, None]
+        told = plain(tokens[:, 0 : 2 * pairs : 2].astype(np.int64), tokens[:, 1 : 2 * pairs : 2].astype(np.int64), m)
+        return pair_rows(tokens, told, columns, requested, valid)
+
+    def told(self, draw: Draw, first: int, count: int, pairs: int, vary: bool) -> Told:
+        """See `PairTask`."""
+        tokens, _, _, m = self._drawn(draw, first, count, 4 * pairs, pairs, vary)
+        return plain(tokens[:, 0 : 2 * pairs : 2].astype(np.int64), tokens[:, 1 : 2 * pairs : 2].astype(np.int64), m)
+
+    def _drawn(
+        self, draw: Draw, first: int, count: int, length: int, pairs: int, vary: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Returns tokens [n, length], the columns of questions, the numbers of their pairs [n, P] and m [n]."""
         if not draw.held_out:
             raise UserError("mqar: rows for training are made by data/mqar.py")
-        pairs = needles or self.needles
-        if length < self.shortest(pairs):
-            raise UserError(f"a row of {length} tokens is too short for mqar: {pairs} pairs need {4 * pairs}")
         # Rows of exactly so many pairs are the same at every length, and padded.
         drawn_at = length - 1 if vary else 4 * pairs - 1
         result = mqar.evaluation_rows(
@@ -75,19 +65,12 @@ class Mqar:
         valid = np.arange(pairs) < m[:, None]
         columns = np.argsort(~scored, axis=1, kind="stable")[:, :pairs]  # of the questions
         depths = np.take_along_axis(result["depths"], columns, axis=1)
-        requested = np.where(valid, np.rint(np.nan_to_num(depths) * m[:, None]), 0).astype(np.int64)  # numbers of pairs
-        return _pair_rows(tokens, m, pairs, columns, requested, valid)
+        requested = np.where(valid, np.rint(np.nan_to_num(depths) * m[:, None]), 0).astype(np.int64)
+        return tokens, columns, requested, m
 
-    def pairs_of(self, draw: Draw, first: int, m: np.ndarray, pairs: int) -> Arrays:
-        """Returns keys and values, int64 [n, pairs] both, of the rows with exactly `pairs` pairs."""
-        tokens = self.rows(draw, first, len(m), length=4 * pairs, needles=pairs).tokens.astype(np.int64)
-        return tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2]
-
-    def filler(self, draw: Draw, first: int, length: int, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Returns int32 [n, length + 1], random tokens of none of the row's pairs: token 0 may be a key here."""
-        held = np.sort(np.concatenate([keys, values], axis=1), axis=1)
-        held[:, 1:][held[:, 1:] == held[:, :-1]] = -1  # a value may stand in several pairs
-        return excluding(draw.key(self.name, PARTS["filler"]), first, length + 1, held, self.vocab_size)
+    def far_filler(self, draw: Draw, part: int, first: int, length: int, told: Told) -> np.ndarray:
+        """See `PairTask`: token 0 may be a key here, and a value may stand in several pairs."""
+        return excluding(draw.key(self.name, part), first, length + 1, distinct(told.tokens), self.vocab_size)
 
 
 @dataclass(frozen=True)
@@ -103,7 +86,7 @@ class FarPairs:
         text: what filler of text is cut from, without the tokens that are keys of the row.
     """
 
-    task: Mqar | MqarGaps
+    task: PairTask
     filler: str
     power: float = 0.01
     text: Stream | None = None
@@ -147,28 +130,28 @@ class FarPairs:
         """
         pairs = needles or self.needles
         if length < self.shortest(pairs):
-            raise UserError(f"a row of {length} tokens is too short for {self.name}: {pairs} pairs need {4 * pairs}")
+            least = self.shortest(pairs)
+            raise UserError(f"a row of {length} tokens is too short for {self.name}: {pairs} pairs need {least}")
         if vary:
             raise UserError(f"{self.name}: rows that ask from far have one number of pairs")
-        keys, values = self.task.pairs_of(draw, first, np.full(count, pairs), pairs)
+        told = self.task.told(draw, first, count, pairs, False)
+        size, width = told.tokens.shape[1], told.width
         requested, others = self._chosen(draw, first, count, pairs)
-        places = (length - 2 * pairs - 2 * requested.shape[1]) // 2
+        places = (length - size - width * requested.shape[1]) // width
         tokens = np.zeros((count, length), np.int32)
-        tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
-        begin, end = 2 * pairs, 2 * pairs + 2 * places  # of the filler
-        tokens[:, begin:end] = self._between(draw, first, keys, values, others, places)
-        columns = end + 2 * np.arange(requested.shape[1])
-        tokens[:, columns] = np.take_along_axis(keys, requested, axis=1)
-        tokens[:, columns + 1] = np.take_along_axis(values, requested, axis=1)
-        m, valid = np.full(count, pairs), np.ones(requested.shape, bool)
-        return _pair_rows(tokens, m, pairs, np.broadcast_to(columns, requested.shape), requested, valid)
+        tokens[:, :size] = told.tokens
+        end = size + width * places  # of the filler
+        tokens[:, size:end] = self._between(draw, first, told, others, places)
+        columns = end + width * np.arange(requested.shape[1])
+        tokens[:, end : end + width * requested.shape[1]] = told.asked(requested).reshape(count, -1)
+        return pair_rows(tokens, told, np.broadcast_to(columns, requested.shape), requested, requested >= 0)
 
     def reason(self, needles: int | None) -> str | None:
         """Returns why no filler can be made for so many pairs, or None."""
         pairs = needles or self.needles
         if self.filler == "text" and self.text is None:
             return "eval.retrieval.filler = text: the run reads no text"
-        random = isinstance(self.task, Mqar) or self.task.random_filler
+        random = not isinstance(self.task, GapTask) or self.task.random_filler
         if self._kind(pairs) == "gaps" and random and self.task.vocab_size <= 2 * pairs:
             return f"eval.retrieval.filler = gaps: {pairs} pairs leave no token of {self.task.vocab_size} for filler"
         return None
@@ -185,27 +168,25 @@ class FarPairs:
         order = np.argsort(words, axis=1, kind="stable")
         return order[:, : -(-pairs // 2)], order[:, -(-pairs // 2) :]
 
-    def _between(
-        self, draw: Draw, first: int, keys: np.ndarray, values: np.ndarray, others: np.ndarray, places: int
-    ) -> np.ndarray:
-        """Returns the filler, int32 [n, 2 * places]."""
+    def _between(self, draw: Draw, first: int, told: Told, others: np.ndarray, places: int) -> np.ndarray:
+        """Returns the filler, int32 [n, K + 1 times `places`]."""
         count, number = others.shape
-        kind = self._kind(keys.shape[1])
+        pairs, width = told.values.shape[1], told.width
+        kind = self._kind(pairs)
         if kind == "text":
-            return self._of_text(draw, first, keys, 2 * places)
+            return self._of_text(draw, first, told.keys.reshape(count, -1), width * places)
         if kind == "questions":
             rounds = -(-places // number)
             words = seeding.random_words(self._key(draw, "questions"), first, count, rounds * number)
             order = np.argsort(words[:, : rounds * number].reshape(count, rounds, number), axis=2, kind="stable")
             requested = np.take_along_axis(others, order.reshape(count, -1)[:, :places], axis=1)
-            pairs = [np.take_along_axis(x, requested, axis=1) for x in (keys, values)]
-            return np.stack(pairs, axis=2).reshape(count, -1).astype(np.int32)
-        result = self.task.filler(draw, first, 2 * places, keys, values)[:, : 2 * places]
+            return told.asked(requested).reshape(count, -1).astype(np.int32)
+        result = self.task.far_filler(draw, PARTS["filler"], first, width * places, told)[:, : width * places]
         key, number = self._key(draw, "gaps"), min(number, places)
-        columns = 2 * places_of(key, first, count, number, places, self.power)
-        rows = np.arange(count)[:, None]
-        for offset, what in enumerate((keys, values)):
-            result[rows, columns + offset] = np.take_along_axis(what, others[:, :number], axis=1)
+        columns = width * places_of(key, first, count, number, places, self.power)
+        rows, asked = np.arange(count)[:, None], told.asked(others[:, :number])
+        for offset in range(width):
+            result[rows, columns + offset] = asked[:, :, offset]
         return result
 
     def _of_text(self, draw: Draw, first: int, keys: np.ndarray, room: int) -> np.ndarray:
@@ -226,35 +207,8 @@ class FarPairs:
         return result
 
 
-def _pair_rows(
-    tokens: np.ndarray, m: np.ndarray, pairs: int, columns: np.ndarray, requested: np.ndarray, valid: np.ndarray
-) -> Rows:
-    """Returns rows whose m [n] pairs stand at their beginning, of which `requested` [n, A] are asked at `columns`."""
-    count, length = tokens.shape
-    spans = same_spans(columns + 1, valid)
-    scored = np.zeros((count, length + 1), bool)
-    scored[np.arange(count)[:, None], np.where(valid, columns + 1, length)] = True
-    last = np.where(valid, columns + 1, 0).max(axis=1).astype(np.int32)
-    answers = np.take_along_axis(tokens, np.where(valid, columns + 1, 0), axis=1).tolist()
-    return Rows(
-        tokens=np.ascontiguousarray(tokens.astype(np.int32)),
-        spans=spans,
-        depths=np.where(valid, requested / m[:, None], np.nan),
-        needles=same_spans(np.broadcast_to(2 * np.arange(pairs), (count, pairs)), np.arange(pairs) < m[:, None], 2),
-        scored=scored[:, :length],
-        prompts=last,
-        ends=last + 1,
-        pairs=m.astype(np.int32),
-        references=tuple(
-            tuple(str(value) for value, real in zip(row, there, strict=True) if real)
-            for row, there in zip(answers, valid.tolist(), strict=True)
-        ),
-        distances=np.where(valid, columns - 2 * requested, 0).astype(np.int32),
-    )
-
-
-def far(task: Mqar | MqarGaps, filler: str, *, power: float, text: Callable[[], Stream | None]) -> FarPairs:
+def far(task: PairTask, filler: str, *, power: float, text: Callable[[], Stream | None]) -> FarPairs:
     """Returns the task's rows for lengths beyond the training length; `filler` auto is as the task is trained."""
     if filler == "auto":
-        filler = "gaps" if isinstance(task, MqarGaps) else "questions"
+        filler = "gaps" if isinstance(task, GapTask) else "questions"
     return FarPairs(task, filler, power, text() if filler == "text" else None)

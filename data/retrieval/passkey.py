@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from data.retrieval.draws import Dice
 from data.retrieval.in_text import Needle, Sample, TextTask, number
+from data.retrieval.rows import Task
+from data.retrieval.setting import Setting
 
 
 @dataclass(frozen=True)
@@ -46,3 +48,8 @@ class Passkey(TextTask):
     def distractor(self, dice: Dice, sample: Sample) -> Needle:
         """There is none: another pass key would be as good an answer."""
         raise NotImplementedError
+
+
+def make(setting: Setting) -> Task:
+    """Returns the task that a setting names."""
+    return Passkey(setting.encode, setting.hay(), 1, setting.short, digits=setting.retrieval.digits or 5)

@@ -13,7 +13,8 @@ import numpy as np
 from configs.errors import UserError
 from data import seeding
 from data.retrieval.draws import Arrays, Draw, settled
-from data.retrieval.rows import Rows, same_spans
+from data.retrieval.rows import Rows, Task, same_spans
+from data.retrieval.setting import Setting
 from data.retrieval.tokens import numbers, ordered_hash
 
 BLANK, MARK, FIRST = 0, 1, 2
@@ -95,3 +96,8 @@ class SelectiveCopy:
         chosen = np.argsort(words, axis=1, kind="stable")[:, :most]
         chosen = np.where(np.arange(most) < m[:, None], chosen, length)
         return np.sort(chosen, axis=1)
+
+
+def make(setting: Setting) -> Task:
+    """Returns the task that a setting names."""
+    return SelectiveCopy(setting.retrieval.needles, setting.retrieval.vocab_size)

@@ -11,6 +11,8 @@ from string import ascii_uppercase
 
 from data.retrieval.draws import Dice
 from data.retrieval.in_text import Needle, Sample, TextTask, letters, number
+from data.retrieval.rows import Task
+from data.retrieval.setting import Setting
 
 
 @dataclass(frozen=True)
@@ -83,3 +85,10 @@ def _question(value: str, names: int) -> Needle:
         f" {value}",
         ", they are:",
     )
+
+
+def make(setting: Setting) -> Task:
+    """Returns the task that a setting names."""
+    fields = setting.retrieval
+    size = {"digits": fields.digits or 5, "letters": fields.letters if setting.short else 5}
+    return VariableTracking(setting.encode, setting.hay(), fields.needles, setting.short, **size)

@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 from configs.errors import UserError
 from configs.rules import tasks
 from data import retrieval, streams
-from data.retrieval.mqar_gaps import MqarGaps
 from eval.progress import Quiet
 from eval.quality import cells, effective, scoring
 from eval.quality.cells import Answers
@@ -220,7 +219,7 @@ def make(run: Run, name: str) -> retrieval.Task:
 
 def far(run: Run, task: retrieval.Task) -> retrieval.Task:
     """Returns the task as it is asked beyond the training length; only tasks of pairs have other rows there."""
-    if not isinstance(task, (retrieval.Mqar, MqarGaps)):
+    if not isinstance(task, retrieval.PairTask):
         return task
     settings, power = run.config.eval.retrieval, run.config.data.mqar.power
     return retrieval.far(task, settings.filler, power=power, text=lambda: _text(run))

@@ -244,18 +244,20 @@ def test_every_task_is_asked_by_its_name(make, knower, name):
     setting = {"data__length": 255, "data__retrieval__form": "short", "eval__retrieval__depths": 4}
     result = evaluated(make(**setting, eval__retrieval__task=name, eval__retrieval__examples=3, eval__batch_size=2))
     assert result["task"] == name and result["accuracy"] == 1.0
-    answers = {"niah_multivalue": 4, "niah_multiquery": 4, "variable_tracking": 5, "mqar_gaps": 4, "selective_copy": 4}
-    bare = name in ("mqar_gaps", "selective_copy")  # a row asks at all depths
+    answers = {"niah_multivalue": 4, "niah_multiquery": 4, "variable_tracking": 5, "selective_copy": 4}
+    pairs = name in tasks.FILLED
+    answers |= dict.fromkeys(tasks.FILLED, 4)
+    bare = pairs or name == "selective_copy"  # a row asks at all depths
     for entry in result["by_length"]:
         # Where a needle's neighbours are long, four depths are fewer places, and the same row counts once.
         few = name == "niah_multikey_3"
         assert entry["examples"] == entry["correct"]
         near = entry["near"]["examples"] if entry["near"] else 0  # beyond the training length these do not count
         assert near == 0 or entry["length"] == 510
-        asked_of_a_row = 2 if name == "mqar_gaps" and entry["length"] == 510 else answers.get(name, 1)
+        asked_of_a_row = 2 if pairs and entry["length"] == 510 else answers.get(name, 1)
         assert entry["examples"] + near == asked_of_a_row * 3 * (1 if bare else 4) or few
         assert entry["answers_found"]["accuracy"] == 1.0
-        requested = 3 if name == "mqar_gaps" else entry["examples"]  # the last question of each row
+        requested = 3 if pairs else entry["examples"]  # the last question of each row
         assert entry["exact_match"]["correct"] == entry["exact_match"]["examples"] == requested
         here = [cell for cell in result["cells"] if cell["length"] == entry["length"]]
         assert sum(cell["examples"] for cell in here) == entry["examples"] + near

@@ -5,12 +5,15 @@ import pytest
 
 from configs.rules import tasks
 from data import mqar, retrieval
-from data.retrieval import Draw, FarPairs, Mqar
+from data.retrieval import Draw, FarPairs, Mqar, PairTask
+from data.retrieval.compositional_mqar import CompositionalMqar
+from data.retrieval.forgetting_mqar import ForgettingMqar
 from data.retrieval.mqar_gaps import MqarGaps
 from tests.data.retrieval.common import made, stream
 
 DRAW = Draw(3, held_out=True)
 SHORT = {"form": "short", "digits": 3}
+OTHERS = (ForgettingMqar(6, 64), CompositionalMqar(9, 64), CompositionalMqar(9, 64, 0.01, True))
 PAIRS = (Mqar(6, 64), MqarGaps(6, 64), MqarGaps(6, 64, 0.01, True))
 
 
@@ -47,6 +50,21 @@ def test_a_counted_pair_stands_once_before_it_is_asked(task, filler, length):
             assert occurrences(tokens[:end], tokens[[start - 1]]) == [2 * index, start - 1]
             assert distance == start - (2 * index + 1)
         assert rows.scored[row].sum() == 3
+
+
+@pytest.mark.parametrize("filler", ["auto", *tasks.FILLERS])
+@pytest.mark.parametrize("task", OTHERS, ids=str)
+def test_what_is_asked_from_far_was_told_at_the_beginning(task, filler):
+    """The last pair with the asked key, of all that the row tells; between it and its question the key is not asked."""
+    rows = far_rows(task, filler, 257)
+    keys = 2 if isinstance(task, CompositionalMqar) else 1
+    told = task.shortest() - (keys + 1) * task.needles
+    assert rows.spans.shape[1] == -(-task.needles // 2)
+    for row, tokens in enumerate(rows.tokens):
+        for (start, end), distance in zip(rows.spans[row].tolist(), rows.distances[row].tolist(), strict=True):
+            places = occurrences(tokens[:end], tokens[start - keys : start])
+            assert places[-1] == start - keys and places[-2] < told
+            assert tokens[places[-2] + keys] == tokens[start] and distance == start - (places[-2] + keys) > 200
 
 
 @pytest.mark.parametrize("task", PAIRS, ids=str)
@@ -105,7 +123,7 @@ def asked_at(name: str, length: int, depth: float | None):
     if name == "mqar":
         return far_rows(Mqar(4, 64), "auto", length, 20)
     task = made(name, needles=4, **SHORT)
-    if isinstance(task, MqarGaps):
+    if isinstance(task, PairTask):
         return far_rows(task, "auto", length, 20)
     return task.rows(DRAW, 0, 20, length=length, depth=None if task.all_depths else depth)
 
@@ -138,8 +156,9 @@ def test_no_nearer_copy_than_the_row_says(name):
                 continue
             answer = tokens[start:end]
             # A pair's value may be another's too: it is the pair that is sought.
-            piece = tokens[start - 1 : end] if name == "mqar_gaps" else answer
-            result = occurrences(tokens[: start - 1 if name == "mqar_gaps" else rows.prompts[row]], piece)
+            pair = name in tasks.FILLED
+            piece = tokens[start - 1 : end] if pair else answer
+            result = occurrences(tokens[: start - 1 if pair else rows.prompts[row]], piece)
             behind = (start - distance) - (max(result) + len(piece) - 1)  # a needle may end with more than the answer
             assert 0 <= behind <= (5 if name == "variable_tracking" else 1)
 

@@ -10,6 +10,8 @@ from scipy import stats
 from configs.errors import UserError
 from configs.rules import tasks
 from data.retrieval import Draw
+from data.retrieval.compositional_mqar import CompositionalMqar
+from data.retrieval.forgetting_mqar import ForgettingMqar
 from data.retrieval.induction import Induction
 from data.retrieval.mqar_gaps import MqarGaps
 from data.retrieval.selective_copy import SelectiveCopy
@@ -28,13 +30,14 @@ SETTINGS = st.fixed_dictionaries(
 COUNT = 5
 
 
-def rows_of(task, setting, **more):
+def rows_of(task, setting, squares=False, **more):
     length = task.shortest() + setting["extra"]
     draw = Draw(setting["seed"], held_out=setting["held_out"])
     rows = task.rows(draw, setting["first"], COUNT, length=length, vary=setting["vary"], **more)
     assert rows.tokens.shape == (COUNT, length) and rows.tokens.dtype == np.int32
     assert rows.tokens.min() >= 0 and rows.tokens.max() < task.vocab_size
     allowed = range(1, task.needles + 1) if setting["vary"] else [task.needles]
+    allowed = [number**2 for number in range(1, 7) if number**2 in allowed] if squares else allowed
     assert all(number in allowed for number in rows.pairs)
     inside = np.zeros(rows.tokens.shape, bool)
     for row, spans in enumerate(rows.spans.tolist()):
@@ -66,6 +69,51 @@ def test_mqar_with_gaps(setting, random_filler):
         rest = len(tokens) - 4 * m
         filler = [t for t in tokens if t not in pairs and t not in pairs.values()]
         assert len(filler) == rest and (random_filler or not any(filler))
+
+
+@given(SETTINGS, st.booleans())
+@hypothesis_settings(max_examples=40, deadline=None)
+def test_forgetting_mqar_asks_for_the_last_value(setting, random_filler):
+    setting["vocab_size"] = max(setting["vocab_size"], 24)
+    rows = rows_of(ForgettingMqar(setting["needles"], setting["vocab_size"], 0.01, random_filler), setting)
+    for row, tokens in enumerate(rows.tokens.tolist()):
+        m = int(rows.pairs[row])
+        told = 2 * m + 2 * -(-m // 2)
+        keys, values = tokens[:told:2], tokens[1:told:2]
+        assert len(set(keys[:m])) == m and len(set(keys[m:])) == -(-m // 2) and set(keys[m:]) <= set(keys[:m])
+        assert len(set(values)) == len(values), "an old value is no other key's"
+        last = dict(zip(keys, values, strict=True))  # what comes later takes the place of what was there
+        for index, key in enumerate(keys[:m]):
+            (place,) = [n for n in range(told, len(tokens)) if tokens[n] == key]
+            assert tokens[place + 1] == last[key] and rows.spans[row, index].tolist() == [place + 1, place + 2]
+            where = len(keys) - 1 - keys[::-1].index(key)
+            assert rows.needles[row, index].tolist() == [2 * where, 2 * where + 2]
+            assert rows.distances[row, index] == place + 1 - (2 * where + 1)
+
+
+@given(SETTINGS, st.booleans())
+@hypothesis_settings(max_examples=40, deadline=None)
+def test_compositional_mqar_needs_both_keys(setting, random_filler):
+    setting["needles"] = setting["needles"] % 3 + 1
+    task = CompositionalMqar(setting["needles"] ** 2, max(setting["vocab_size"], 30), 0.01, random_filler)
+    rows = rows_of(task, setting | {"vocab_size": task.vocab_size}, squares=True)
+    third = task.vocab_size // 3
+    for row, tokens in enumerate(rows.tokens.tolist()):
+        m = int(rows.pairs[row])
+        pairs = {(tokens[3 * n], tokens[3 * n + 1]): tokens[3 * n + 2] for n in range(m)}
+        ones, twos = {one for one, _ in pairs}, {two for _, two in pairs}
+        assert len(pairs) == len(set(pairs.values())) == len(ones) * len(twos) == m and len(ones) == len(twos)
+        assert all(0 < one < third <= two < 2 * third <= value for (one, two), value in pairs.items())
+        for index, ((one, two), value) in enumerate(pairs.items()):
+            (place,) = [n for n in range(3 * m, len(tokens) - 1) if tokens[n : n + 2] == [one, two]]
+            assert place % 3 == 0 and tokens[place + 2] == value and tokens.count(value) == 2
+            assert rows.spans[row, index].tolist() == [place + 2, place + 3]
+            assert rows.distances[row, index] == place + 2 - (3 * index + 2)
+
+
+def test_compositional_pairs_are_a_square():
+    with pytest.raises(UserError, match="5 pairs are no square"):
+        CompositionalMqar(5, 64).rows(Draw(0), 0, 1, length=64)
 
 
 @pytest.mark.parametrize("power", [0.01, 1.0])
@@ -129,6 +177,8 @@ ALL = {
     "induction_repeat": Induction("induction_repeat", 4, 64),
     "induction_complete": Induction("induction_complete", 1, 64),
     "selective_copy": SelectiveCopy(4, 64),
+    "forgetting_mqar": ForgettingMqar(4, 64, random_filler=True),
+    "compositional_mqar": CompositionalMqar(4, 64, random_filler=True),
 }
 
 
@@ -157,4 +207,4 @@ def test_a_row_too_short_says_so(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_what_config_says_a_row_needs_is_what_it_needs(name):
-    assert tasks.needed(name, 4, 4) == ALL[name].shortest()
+    assert tasks.RETRIEVAL[name].tokens(4) == ALL[name].shortest()

@@ -1,0 +1,217 @@
+"""What tasks of key-value pairs share: pairs are told first, and questions follow at gaps of a power law.
+
+A key has K tokens and a value one. A pair takes K + 1 tokens where it is told, and as many where it is asked.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from configs.errors import UserError
+from data import seeding
+from data.retrieval.draws import Draw
+from data.retrieval.rows import Rows, same_spans
+from data.retrieval.tokens import excluding
+
+
+@dataclass(frozen=True)
+class Told:
+    """The pairs of n rows, P in the row that has most.
+
+    Attributes:
+        tokens: int64 [n, S], what a row tells; -1 behind its end.
+        keys: int64 [n, P, K].
+        values: int64 [n, P], those that are right.
+        ends: int64 [n, P], the column of the last token of the pair that is right.
+        number: int64 [n], how many pairs a row has; what is behind them in the other arrays does not count.
+    """
+
+    tokens: np.ndarray
+    keys: np.ndarray
+    values: np.ndarray
+    ends: np.ndarray
+    number: np.ndarray
+
+    @property
+    def width(self) -> int:
+        """Tokens of a question and its answer."""
+        return self.keys.shape[2] + 1
+
+    @property
+    def size(self) -> np.ndarray:
+        """Tokens that each row tells, int64 [n]."""
+        return (self.tokens >= 0).sum(axis=1)
+
+    @property
+    def valid(self) -> np.ndarray:
+        """Which pairs count, bool [n, P]."""
+        return np.arange(self.values.shape[1]) < self.number[:, None]
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The column of the first token of the pair that is right, int64 [n, P]."""
+        return self.ends + 1 - self.width
+
+    def asked(self, pairs: np.ndarray) -> np.ndarray:
+        """Returns the questions and answers of pairs by number, int64 [n, A] to [n, A, K + 1]."""
+        keys = np.take_along_axis(self.keys, pairs[:, :, None], axis=1)
+        values = np.take_along_axis(self.values, pairs, axis=1)
+        return np.concatenate([keys, values[:, :, None]], axis=2)
+
+
+@dataclass(frozen=True)
+class PairTask:
+    """A task of pairs; `needles` is their number. Each kind says what its rows tell (`told`)."""
+
+    needles: int
+    vocab_size: int
+    name: str = field(default="", init=False)
+    all_depths: bool = field(default=True, init=False)
+
+    def told(self, draw: Draw, first: int, count: int, pairs: int, vary: bool) -> Told:
+        """Returns what rows tell, on the side of the split that is drawn."""
+        raise NotImplementedError
+
+    def shortest(self, needles: int | None = None) -> int:
+        """See `rows.Task`: each pair is told and asked."""
+        return 4 * (needles or self.needles)
+
+    def chance(self, needles: int | None = None) -> float:
+        """See `rows.Task`: values are the upper half of the vocabulary."""
+        return 1 / (self.vocab_size // 2)
+
+    def rows(
+        self,
+        draw: Draw,
+        first: int,
+        count: int,
+        *,
+        length: int,
+        needles: int | None = None,
+        depth: float | None = None,
+        vary: bool = False,
+    ) -> Rows:
+        """See `rows.Task`. Answers are in the order of their pairs; depths are where the pair is told, of what is."""
+        pairs = needles or self.needles
+        if length < self.shortest(pairs):
+            least = self.shortest(pairs)
+            raise UserError(f"a row of {length} tokens is too short for {self.name}: {pairs} pairs need {least}")
+        return self.laid(draw, first, count, length, pairs, vary)
+
+    def laid(self, draw: Draw, first: int, count: int, length: int, pairs: int, vary: bool) -> Rows:
+        """Returns rows that are long enough; see `rows`."""
+        raise NotImplementedError
+
+    def far_filler(self, draw: Draw, part: int, first: int, length: int, told: Told) -> np.ndarray:
+        """Returns filler between pairs and questions, int32 [n, length + 1], that holds nothing of the pairs."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class GapTask(PairTask):
+    """Each key is asked once, in place g with p ~ g^(power - 1), no two in one (Zoology, 2312.04927, section 4).
+
+    Places have K + 1 tokens and follow the pairs; a power of 0.01 puts most questions near the pairs, 1 anywhere.
+    Between questions stand blanks (token 0), or random tokens that are in none of the row's pairs.
+    """
+
+    power: float = 0.01
+    random_filler: bool = False
+
+    def laid(self, draw: Draw, first: int, count: int, length: int, pairs: int, vary: bool) -> Rows:
+        """See `rows`. A row of fewer pairs has its questions earlier; its last places stay filler."""
+        told = self.told(draw, first, count, pairs, vary)
+        width, size, valid = told.width, told.size, told.valid
+        most = told.values.shape[1]
+        places = (length - self._size(pairs)) // width
+        columns = size[:, None] + width * places_of(draw.key(self.name, 1), first, count, most, places, self.power)
+        tokens = self.filler(draw, 2, first, length, told)
+        rows = np.arange(count)[:, None]
+        # What does not count goes into a column that is cut off.
+        tokens[rows, np.where(told.tokens >= 0, np.arange(told.tokens.shape[1]), length)] = told.tokens
+        asked = told.asked(np.broadcast_to(np.arange(most), valid.shape))
+        for offset in range(width):
+            tokens[rows, np.where(valid, columns + offset, length)] = asked[:, :, offset]
+        pair = np.broadcast_to(np.arange(most), valid.shape)
+        return pair_rows(np.ascontiguousarray(tokens[:, :length]), told, columns, pair, valid)
+
+    def _size(self, pairs: int) -> int:
+        """Returns the tokens that a row of so many pairs tells."""
+        return 2 * pairs
+
+    def filler(self, draw: Draw, part: int, first: int, length: int, told: Told) -> np.ndarray:
+        """Returns int32 [n, length + 1]: blanks, or tokens that are in none of the row's pairs."""
+        if not self.random_filler:
+            return np.zeros((len(told.number), length + 1), np.int32)
+        return excluding(draw.key(self.name, part), first, length + 1, distinct(told.tokens), self.vocab_size)
+
+    def far_filler(self, draw: Draw, part: int, first: int, length: int, told: Told) -> np.ndarray:
+        """See `PairTask`."""
+        return self.filler(draw, 2, first, length, told)
+
+
+def distinct(tokens: np.ndarray) -> np.ndarray:
+    """Returns each row's tokens once, int64 [n, S]; -1 in place of those that come again."""
+    result = np.sort(tokens, axis=1)
+    result[:, 1:][result[:, 1:] == result[:, :-1]] = -1
+    return result
+
+
+def pair_rows(tokens: np.ndarray, told: Told, columns: np.ndarray, requested: np.ndarray, valid: np.ndarray) -> Rows:
+    """Returns rows of tokens int [n, length], whose pairs `requested` [n, A] are asked at `columns` [n, A]."""
+    count, length = tokens.shape
+    answers = columns + told.width - 1
+    scored = np.zeros((count, length + 1), bool)
+    scored[np.arange(count)[:, None], np.where(valid, answers, length)] = True
+    last = np.where(valid, answers, 0).max(axis=1).astype(np.int32)
+    values = np.take_along_axis(tokens, np.where(valid, answers, 0), axis=1).tolist()
+    starts, ends = (np.take_along_axis(x, requested, axis=1) for x in (told.starts, told.ends))
+    return Rows(
+        tokens=np.ascontiguousarray(tokens.astype(np.int32)),
+        spans=same_spans(answers, valid),
+        depths=np.where(valid, starts / told.size[:, None], np.nan),
+        needles=same_spans(told.starts, told.valid, told.width),
+        scored=scored[:, :length],
+        prompts=last,
+        ends=last + 1,
+        pairs=told.number.astype(np.int32),
+        references=tuple(
+            tuple(str(value) for value, real in zip(row, there, strict=True) if real)
+            for row, there in zip(values, valid.tolist(), strict=True)
+        ),
+        distances=np.where(valid, answers - ends, 0).astype(np.int32),
+    )
+
+
+def plain(keys: np.ndarray, values: np.ndarray, number: np.ndarray) -> Told:
+    """Returns pairs of keys and values, int64 [n, P] both, told once in their order: key value key value ..."""
+    count, pairs = keys.shape
+    tokens = np.stack([keys, values], axis=2).reshape(count, 2 * pairs)
+    tokens = np.where(np.arange(2 * pairs) < 2 * number[:, None], tokens, -1)
+    ends = np.broadcast_to(2 * np.arange(pairs) + 1, keys.shape)
+    return Told(tokens, keys[:, :, None], values, ends, number)
+
+
+def places_of(key: np.ndarray, first: int, count: int, pairs: int, places: int, power: float) -> np.ndarray:
+    """Returns each pair's place, int64 [n, pairs], from 0: drawn one after the other without putting back.
+
+    Place g has a weight of g^(power - 1). It is an exponential race: the `pairs` smallest of Exp(1) / weight, in order
+    (Efraimidis and Spirakis 2006).
+    """
+    words = seeding.random_words(key, first, count, places)[:, :places]
+    uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    race = -np.log(uniform) * np.arange(1, places + 1) ** (1 - power)
+    return np.argsort(race, axis=1, kind="stable")[:, :pairs]
+
+
+def pair_hash(*parts: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """Returns a hash of each row's set of pairs, in whatever order, uint64 [n].
+
+    Args:
+        parts: int64 [n, P] each, numbers that together say what a pair is.
+        valid: bool [n, P], the pairs that count.
+    """
+    hashes = np.zeros(valid.shape, np.uint64)
+    for part in parts:
+        hashes = seeding.mix(hashes + part.astype(np.uint64) + np.uint64(1))
+    return np.where(valid, hashes, 0).sum(axis=1, dtype=np.uint64)
