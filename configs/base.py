@@ -211,11 +211,13 @@ _RETRIEVAL = group(
 # them shapes nothing by itself. Nor does what is training's alone; the mixture of every stage is in `data` as well.
 
 _DATA = group(
-    source=field("stdlib", "text: stdlib (built in), files (data.path) or tfds (data.tfds)",
-                 choice("stdlib", "files", "tfds"), resolve=lambda config: data.source(config.data),
+    source=field("stdlib", "text: stdlib (built in), files (data.path), tfds (data.tfds) or mixture (data.mixture)",
+                 choice("stdlib", "files", "tfds", "mixture"), resolve=lambda config: data.source(config.data),
                  compare=_NOTHING),
     path=field("", "files: a glob of text, JSON lines or token files (docs/data.md); setting it selects files",
                compare=_NOTHING),
+    mixture=field((), "several texts: dict(path=, weight=, validation_path=, name=) of each; rows are drawn in "
+                  "proportion to weights (docs/data.md); setting it selects mixture", compare=_NOTHING),
     validation_path=field("", "a glob of what validates; empty: a part of data.path by `split`, or TFDS's split",
                           compare=_NOTHING),
     validation_in_train=field(0.5, "largest share of validation documents that may be training documents too, word for "

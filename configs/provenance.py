@@ -33,7 +33,7 @@ PARTS = ("run", "parents", "data", "step", "checkpoint", "question")
 RUN = PARTS[:-1]  # what makes a result one of this run, whatever it was asked
 
 # Where files lie: what they hold counts, and is known by the data's fingerprint and by `parents`.
-PLACES = ("init_from", "data.path", "data.validation_path", "data.tokenizer", "data.tfds.data_dir")
+PLACES = ("init_from", "data.path", "data.validation_path", "data.mixture", "data.tokenizer", "data.tfds.data_dir")
 
 # Lists of conditions, each with a number of its own: what both were asked is compared, where each run was asked what
 # its own config says. The rows of lengths are cut from those of the longest, so that of the loss they shape every one.

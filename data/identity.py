@@ -7,11 +7,14 @@ from ml_collections import ConfigDict
 
 from configs.rules import tasks
 from data.corpora import Corpus, digest
+from data.mixtures import MixedCorpus
 from data.shards import TokenCorpus
 from data.tokenizers import Tokenizer
 
 
-def fingerprint(config: ConfigDict, corpus: Corpus | TokenCorpus | None, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def fingerprint(
+    config: ConfigDict, corpus: Corpus | TokenCorpus | MixedCorpus | None, tokenizer: Tokenizer | None
+) -> dict[str, Any]:
     """Returns what a run read: `fingerprint` (hex, over all the rest), `source`, `files`, `bytes`, `sha256` and more.
 
     The same on every machine, wherever corpus and cache lie. It covers the documents and their split, the tokenizer,

@@ -13,7 +13,7 @@ import numpy as np
 from configs import cli, validate
 from configs.fields import listing
 from configs.rules import tasks
-from data import corpora, identity, packing, pipeline, shards, streams, tokenizers
+from data import identity, mixtures, packing, pipeline, shards, streams, tokenizers
 
 SHOWN = 240  # characters of a row
 
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
     parser.epilog = listing.overview("data")
     arguments = parser.parse_args(rest)
     config = validate.resolve(cli.load(arguments.config, overrides))
-    corpus = corpora.open_corpus(config.data, config.model.vocab_size) if tasks.reads_text(config) else None
+    corpus = mixtures.open_data(config.data, config.model.vocab_size) if tasks.reads_text(config) else None
     tokenizer = tokenizers.load(config.data, corpus, config.model.vocab_size) if tasks.has_tokenizer(config) else None
     result = identity.fingerprint(config, corpus, tokenizer)
     for name, value in result.items():
@@ -45,11 +45,13 @@ def main(argv: list[str]) -> None:
 
 
 def _bytes_per_token(stream: streams.Stream) -> str:
-    if isinstance(stream, shards.ShardStream):
-        if stream.bytes_per_token is None:
-            return "not known without a tokenizer (data.tokenizer)"
-        return f"{stream.bytes_per_token:.3f} (validation, of {stream.sampled:,} tokens decoded)"
-    return f"{stream.byte_counts.sum(dtype=np.int64) / len(stream):.3f} (validation)"
+    counts = stream.byte_counts
+    if counts is not None:
+        return f"{counts[:].sum(dtype=np.int64) / len(stream):.3f} (validation)"
+    if stream.bytes_per_token is None:
+        return "not known without a tokenizer (data.tokenizer)"
+    sampled = f", of {stream.sampled:,} tokens decoded" if isinstance(stream, shards.ShardStream) else ""
+    return f"{stream.bytes_per_token:.3f} (validation{sampled})"
 
 
 def _row(name: str, batch: packing.Batch, tokenizer: tokenizers.Tokenizer | None) -> str:
@@ -57,11 +59,11 @@ def _row(name: str, batch: packing.Batch, tokenizer: tokenizers.Tokenizer | None
     if name in tasks.IN_TEXT and tokenizer is not None:
         whole = tokenizer.decode(np.append(tokens, targets[-1]))
         return repr(whole if len(whole) <= 2 * SHOWN else f"{whole[:SHOWN]} ... {whole[-SHOWN:]}")
-    if name == "text" and tokenizer is not None:
+    if name.partition("/")[0] == "text" and tokenizer is not None:
         shown = repr(tokenizer.decode(tokens[weights > 0])[:SHOWN])
         documents = f" ({batch['segments'].max()} pieces)" if "segments" in batch else ""
         return shown + documents
-    if name == "text":
+    if name.partition("/")[0] == "text":
         return " ".join(map(str, tokens[weights > 0].tolist()))[:SHOWN]
     # An answer is shown with what it answers: 7=>40.
     words, end = [], int(np.flatnonzero(weights)[-1]) + 1

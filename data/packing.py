@@ -31,11 +31,11 @@ class RowSource(Protocol):
 class _Shuffled:
     """Items 0 .. n - 1 in another order each epoch."""
 
-    def __init__(self, items: int, seed: int, stage: int) -> None:
+    def __init__(self, items: int, seed: int, stage: int, *part: int) -> None:
         import grain  # here: programs are built and measured without it
 
         self.items = items
-        seed = seeding.seed32(seed, seeding.ORDER, stage)
+        seed = seeding.seed32(seed, seeding.ORDER, stage, *part)
         self._order = grain.MapDataset.range(items).shuffle(seed=seed).repeat(None)
 
     def take(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -50,22 +50,24 @@ class Contiguous:
 
     In an epoch every token is a target once, but for fewer than `length` tokens at the seam, which lies elsewhere each
     time. Documents follow each other across the separator and attention sees across it: no segments, the fast path.
+
+    `part` numbers the texts of a mixture, so that each has an order of its own.
     """
 
-    def __init__(self, stream: Stream, length: int, seed: int, stage: int) -> None:
+    def __init__(self, stream: Stream, length: int, seed: int, stage: int, *part: int) -> None:
         if len(stream) < length + 1:
             raise UserError(
                 f"the {stream.split} split has {len(stream)} tokens, fewer than one row of data.length + 1 = "
                 f"{length + 1}; give more text or a shorter length"
             )
-        self._stream, self._length, self._seed, self._stage = stream, length, seed, stage
-        self._order = _Shuffled(len(stream) // length, seed, stage)
+        self._stream, self._length, self._seed, self._key = stream, length, seed, (stage, *part)
+        self._order = _Shuffled(len(stream) // length, seed, stage, *part)
 
     def rows(self, first: int, count: int) -> Batch:
         """Returns consecutive rows of the shuffled order."""
         epochs, windows = self._order.take(first, count)
         known = range(epochs[0], epochs[-1] + 1)
-        phases = np.array([_phase(self._seed, self._stage, epoch, len(self._stream)) for epoch in known], np.int64)
+        phases = np.array([_phase(self._seed, self._key, epoch, len(self._stream)) for epoch in known], np.int64)
         starts = phases[epochs - epochs[0]] + windows * self._length
         places = (starts[:, None] + np.arange(self._length + 1)) % len(self._stream)
         rows = self._stream.tokens[places].astype(np.int32)
@@ -73,8 +75,8 @@ class Contiguous:
 
 
 @lru_cache(maxsize=64)
-def _phase(seed: int, stage: int, epoch: int, tokens: int) -> int:
-    return int(np.random.default_rng(seeding.sequence(seed, seeding.PHASE, stage, epoch)).integers(tokens))
+def _phase(seed: int, key: tuple[int, ...], epoch: int, tokens: int) -> int:
+    return int(np.random.default_rng(seeding.sequence(seed, seeding.PHASE, *key, epoch)).integers(tokens))
 
 
 class Segments:
@@ -85,9 +87,9 @@ class Segments:
     token.
     """
 
-    def __init__(self, stream: Stream, length: int, seed: int, stage: int) -> None:
+    def __init__(self, stream: Stream, length: int, seed: int, stage: int, *part: int) -> None:
         self._packed = Packed(stream, length)
-        self._order = _Shuffled(len(self._packed), seed, stage)
+        self._order = _Shuffled(len(self._packed), seed, stage, *part)
 
     def rows(self, first: int, count: int) -> Batch:
         """Returns consecutive rows of the shuffled order."""

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from data.corpora import Corpus
+from data.mixtures import MixedCorpus
 from data.shards import TokenCorpus
-from data.streams import Stream, open_stream
+from data.streams import MixedStream, Stream, open_stream
 from data.tokenizers import Tokenizer
 
 WHOLE = "validation"
@@ -43,7 +44,7 @@ class Part:
         return len(self.tokens)
 
 
-def open_split(corpus: Corpus | TokenCorpus, tokenizer: Tokenizer | None, name: str) -> Stream | Part:
+def open_split(corpus: Corpus | TokenCorpus | MixedCorpus, tokenizer: Tokenizer | None, name: str) -> Stream | Part:
     """Returns the validation split (WHOLE) or one of its PARTS as tokens.
 
     Raises:
@@ -52,6 +53,8 @@ def open_split(corpus: Corpus | TokenCorpus, tokenizer: Tokenizer | None, name: 
     whole = open_stream(corpus, tokenizer, WHOLE)
     if name == WHOLE:
         return whole
+    if isinstance(corpus, MixedCorpus):  # so that each text is in both parts
+        return MixedStream(corpus.names, [open_split(one, tokenizer, name) for one in corpus.texts], WHOLE)
     return part(whole, None if isinstance(corpus, TokenCorpus) else corpus.validation, name)
 
 

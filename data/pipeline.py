@@ -15,12 +15,15 @@ import numpy as np
 from absl import flags
 from ml_collections import ConfigDict
 
+from configs.errors import UserError
+from configs.rules import data as data_rules
 from configs.rules import tasks
 from data import mqar, parts, retrieval
 from data.corpora import Corpus
+from data.mixtures import MixedCorpus
 from data.packing import Batch, Contiguous, RowSource, Segments
 from data.shards import TokenCorpus
-from data.streams import Stream, open_stream
+from data.streams import MixedStream, Stream, open_stream
 from data.tokenizers import Tokenizer
 from data.validation import Validation
 from data.workers import Watched, end_with_parent
@@ -130,6 +133,19 @@ class Mixture:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+def mixed(name: str) -> str:
+    """Returns the name of the source of rows that a text of `data.mixture` is."""
+    return f"text/{name}"
+
+
+def source_weights(config: ConfigDict, stage: Stage) -> dict[str, float]:
+    """Returns the weight of each source of rows of a stage; those of a mixture's texts share the text's."""
+    mixture = config.data.mixture
+    total = sum(one["weight"] for one in mixture)
+    names = zip(data_rules.mixture_names(mixture), mixture, strict=True)
+    return {**stage.weights, **{mixed(name): stage.weights["text"] * (one["weight"] / total) for name, one in names}}
+
+
 def row_sources(
     config: ConfigDict, stage: Stage, number: int, text: Stream | None, tokenizer: Tokenizer | None
 ) -> dict[str, RowSource]:
@@ -142,7 +158,14 @@ def row_sources(
     segments = config.data.packing == "segments" and tasks.uses(config, "text")
     if stage.weights["text"] and text is not None:
         pack = Segments if segments else Contiguous
-        sources["text"] = pack(text, stage.length, config.seed, number)
+        if not isinstance(text, MixedStream):
+            sources["text"] = pack(text, stage.length, config.seed, number)
+        several = zip(text.names, text.texts, strict=True) if isinstance(text, MixedStream) else ()
+        for index, (name, one) in enumerate(several):
+            try:
+                sources[mixed(name)] = pack(one, stage.length, config.seed, number, index)
+            except UserError as error:
+                raise UserError(f"data.mixture[{index}], {name}: {error}") from error
     if stage.weights["mqar"]:
         sources["mqar"] = MqarSource(config, stage, number, segments)
     for name in (task for task in tasks.TASKS if stage.weights[task]):
@@ -168,7 +191,7 @@ class Batches:
         self._mixtures, self._starts, self._share = [], [0], share
         for number, stage in enumerate(stages(config)):
             sources = row_sources(config, stage, number, text, tokenizer)
-            self._mixtures.append(Mixture(sources, stage.weights, stage.batch_size))
+            self._mixtures.append(Mixture(sources, source_weights(config, stage), stage.batch_size))
             if stage.steps is not None:
                 self._starts.append(self._starts[-1] + stage.steps)
 
@@ -204,7 +227,7 @@ class TrainStream:
         self,
         config: ConfigDict,
         tokenizer: Tokenizer | None,
-        corpus: Corpus | TokenCorpus | None,
+        corpus: Corpus | TokenCorpus | MixedCorpus | None,
         share: Share = WHOLE,
     ) -> None:
         text = None
@@ -270,7 +293,7 @@ class TrainStream:
 def validation(
     config: ConfigDict,
     tokenizer: Tokenizer | None,
-    corpus: Corpus | TokenCorpus,
+    corpus: Corpus | TokenCorpus | MixedCorpus,
     *,
     length: int,
     batch_size: int,

@@ -1,6 +1,7 @@
 """Each split of a corpus as one array of tokens, encoded once and memory-mapped from the cache."""
 
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from configs.errors import UserError
 from data import cache
 from data.corpora import Corpus, digest
+from data.mixtures import MixedCorpus
 from data.shards import ShardStream, TokenCorpus
 from data.tokenizers import Tokenizer
 
@@ -60,20 +62,117 @@ class TokenStream:
         return self._about["tokens"]
 
 
-Stream = TokenStream | ShardStream
+class Concatenated:
+    """Arrays one after the other, as an array [N] that is read where it is indexed: by slices or by places."""
+
+    def __init__(self, arrays: Sequence[Any]) -> None:
+        self._arrays = arrays
+        self._ends = np.cumsum([len(array) for array in arrays], dtype=np.int64)
+        self.dtype = np.result_type(*(array.dtype for array in arrays))
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        if not isinstance(key, slice):
+            return self._gather(np.asarray(key))
+        start, stop, step = key.indices(len(self))
+        if step != 1:
+            return self._gather(np.arange(start, stop, step))
+        results, first = [], 0
+        for array, end in zip(self._arrays, self._ends.tolist(), strict=True):
+            low, high = max(start, first), min(stop, end)
+            if low < high:
+                results.append(np.asarray(array[low - first : high - first]).astype(self.dtype, copy=False))
+            first = end
+        return np.concatenate(results) if results else np.zeros(0, self.dtype)
+
+    def _gather(self, places: np.ndarray) -> np.ndarray:
+        places = np.where(places < 0, places + len(self), places)
+        numbers = np.searchsorted(self._ends, places, "right")
+        result = np.empty(places.shape, self.dtype)
+        for number in np.unique(numbers):
+            here = numbers == number
+            first = int(self._ends[number]) - len(self._arrays[number])
+            result[here] = self._arrays[number][places[here] - first]
+        return result
 
 
-def open_stream(corpus: Corpus | TokenCorpus, tokenizer: Tokenizer | None, split: str) -> Stream:
+class MixedStream:
+    """One split of a mixture: the texts' tokens one after the other, with the attributes of `TokenStream`.
+
+    Attributes:
+        names: of the texts.
+        texts: each one's stream.
+        bytes_per_token: over all texts, where some of them are token files of measured bytes; None: `byte_counts` has
+            them, or nobody knows.
+    """
+
+    def __init__(self, names: Sequence[str], texts: Sequence[Any], split: str) -> None:
+        self.names, self.texts, self.split = tuple(names), tuple(texts), split
+        self.separated: bool = texts[-1].separated
+
+    def __len__(self) -> int:
+        return sum(len(text) for text in self.texts)
+
+    @cached_property
+    def tokens(self) -> Concatenated:
+        """See the class."""
+        return Concatenated([text.tokens for text in self.texts])
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """The end of each text in tokens, int64 [texts]."""
+        return np.cumsum([len(text) for text in self.texts], dtype=np.int64)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Where each document begins, and the end of the last, int64 [documents + 1]."""
+        firsts = (self.ends - [len(text) for text in self.texts]).tolist()
+        return np.concatenate(
+            [*(text.starts[:-1] + at for text, at in zip(self.texts, firsts, strict=True)), [len(self)]]
+        )
+
+    @cached_property
+    def byte_counts(self) -> Concatenated | None:
+        """The bytes each token stands for, [N]; None where a text's are not known."""
+        known = [text.byte_counts for text in self.texts]
+        return None if any(counts is None for counts in known) else Concatenated(known)
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """See the class."""
+        if self.byte_counts is not None:
+            return None
+        each = [text.bytes_per_token if text.byte_counts is None
+                else float(text.byte_counts[:].sum(dtype=np.int64)) / len(text) for text in self.texts]  # fmt: skip
+        if any(one is None for one in each):
+            return None
+        return sum(one * len(text) for one, text in zip(each, self.texts, strict=True)) / len(self)
+
+    def text_of(self, documents: np.ndarray) -> np.ndarray:
+        """Returns the number of the text that each document is of, int64 [...]; -1 for document -1."""
+        result = np.searchsorted(np.cumsum([len(text.starts) - 1 for text in self.texts]), documents, "right")
+        return np.where(documents < 0, -1, result)
+
+
+Stream = TokenStream | ShardStream | MixedStream
+
+
+def open_stream(corpus: Corpus | TokenCorpus | MixedCorpus, tokenizer: Tokenizer | None, split: str) -> Stream:
     """Returns `train` or `validation` as tokens; text is encoded first where the cache does not hold its tokens.
 
     Args:
-        corpus: text or token files.
+        corpus: text or token files, or several of them.
         tokenizer: None: only of token files.
         split: which.
 
     Raises:
         UserError: a document cannot be encoded, the split comes to no token at all, or an id is not in the vocabulary.
     """
+    if isinstance(corpus, MixedCorpus):
+        texts = [open_stream(one, tokenizer, split) for one in corpus.texts]
+        return MixedStream(corpus.names, texts, split)
     if isinstance(corpus, TokenCorpus):
         return corpus.stream(tokenizer, split)
     assert tokenizer is not None, "text needs a tokenizer"

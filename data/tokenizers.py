@@ -3,6 +3,7 @@
 A run directory holds its tokenizer whole (`save`, `restore`), so that it can be evaluated where the corpus is not.
 """
 
+import base64
 import hashlib
 import json
 import math
@@ -300,6 +301,10 @@ def _growth(part: Any) -> float:
         return 1.0
     inner = [part.get(name) for name in ("normalizers", "pretokenizers", "decoders")]
     result = math.prod(_growth(one) for several in inner if isinstance(several, list) for one in several)
+    if part.get("type") == "Precompiled":
+        return result * _precompiled_growth(part.get("precompiled_charsmap"))
+    if part.get("type") == "Prepend" and isinstance(part.get("prepend"), str):
+        return result * (1.0 + len(part["prepend"]))  # of a text of one character
     content, pattern = part.get("content"), part.get("pattern")
     if part.get("type") != "Replace" or not isinstance(content, str) or not isinstance(pattern, dict):
         return result
@@ -312,6 +317,28 @@ def _growth(part: Any) -> float:
     except re.error:  # the library's expressions are another dialect
         empty = True
     return result * max(1.0, len(content) + empty)
+
+
+def _precompiled_growth(charsmap: Any) -> float:
+    """Returns how many times as long SentencePiece's compiled normalisation can make a text, at least 1.
+
+    It is base64 of a uint32 (little-endian, the bytes of a trie), the trie, and the replacements, each ended by a zero
+    byte. A character or more becomes one replacement, so that the longest bounds the growth.
+
+    Raises:
+        ValueError: it is not that.
+    """
+    if charsmap is None or charsmap == "":
+        return 1.0
+    try:
+        content = base64.b64decode(charsmap, validate=True)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"precompiled_charsmap is no base64 ({error})") from error
+    end = 4 + int.from_bytes(content[:4], "little")
+    if len(content) < 4 or end > len(content):
+        raise ValueError(f"precompiled_charsmap is cut off: {len(content)} bytes, of {end} or more")
+    longest = max(len(text.decode(errors="replace")) for text in content[end:].split(b"\0"))
+    return float(max(1, longest))
 
 
 def _write(folder: str | Path, description: dict[str, Any]) -> None:

@@ -68,6 +68,19 @@ class Validation:
         start = row * self.length
         return np.arange(start + 1, min(start + self.length, self._end - 1) + 1)
 
+    def bytes_between(self, start: int, stop: int) -> int | None:
+        """Returns the bytes of the scored tokens in start .. stop - 1 of the split; None: they were not counted."""
+        counts = self._stream.byte_counts
+        if counts is None:
+            return None
+        total = 0
+        for row in self._chosen:
+            places = self._targets(int(row))
+            low, high = np.searchsorted(places, [start, stop])
+            if low < high:
+                total += int(counts[places[low:high]].sum(dtype=np.int64))
+        return total
+
     def documents(self) -> Iterator[np.ndarray]:
         """Yields for each batch which document each scored token is of, int64 [B, T]; -1 where nothing is scored."""
         for first in range(0, self.rows, self.batch_size):

@@ -1,5 +1,6 @@
 """Input that asks for work without measure, or has names that are no text, is refused in a line before any work."""
 
+import base64
 import json
 import os
 import shutil
@@ -52,6 +53,7 @@ def replace(pattern: dict[str, str], content: str) -> dict:
     return {"type": "Replace", "pattern": pattern, "content": content}
 
 
+CHARSMAP = base64.b64encode(bytes(4) + b"b\0" + b"a" * 1000 + b"\0").decode()
 DOUBLING = {"type": "Sequence", "normalizers": [replace({"String": "a"}, "aa")] * 40}
 ADDED = {"content": "x", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
 
@@ -61,9 +63,12 @@ ADDED = {"content": "x", "single_word": False, "lstrip": False, "rstrip": False,
     ({"added_tokens": [{**ADDED, "id": 2**31}]}, "token id 2147483648"),
     ({"normalizer": DOUBLING}, "its normalizer can make a text 1.1e[+]12 times as long"),
     ({"normalizer": replace({"String": "a"}, "a" * 10**6)}, "its normalizer can make a text 1e[+]06 times"),
+    ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}}, "can make a text 1e[+]03 times"),
+    ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AQAAAA=="}}, "is cut off: 4 bytes, of 5 or more"),
+    ({"normalizer": {"type": "Prepend", "prepend": "a" * 100}}, "its normalizer can make a text 101 times"),
     ({"normalizer": replace({"Regex": ""}, "a" * 100)}, "its normalizer can make a text 101 times"),
     ({"decoder": {"type": "Sequence", "decoders": [replace({"String": "a"}, "aa")] * 40}}, "its decoder can make"),
-], ids=["far id", "far added", "doubling", "long", "empty match", "decoder"])  # fmt: skip
+], ids=["far id", "far added", "doubling", "long", "charsmap", "cut", "prepend", "empty match", "decoder"])  # fmt: skip
 def test_a_tokenizer_that_asks_for_work_without_measure_is_refused(tmp_path, changes, message) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(tokenizer(**changes))

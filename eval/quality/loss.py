@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from configs.rules import tasks
 from data import parts, retrieval
 from data.parts import WHOLE
+from data.streams import MixedStream
 from data.validation import ExactRows, Validation
 from eval.progress import Quiet
 from eval.quality import intervals, scoring, sliding
@@ -48,6 +50,9 @@ class Source(Protocol):
     def documents(self) -> Iterator[np.ndarray] | None:
         """Yields the document of each scored token for each batch of `whole`; None where rows are independent."""
 
+    def apart(self) -> "Apart | None":
+        """Returns what adds up the losses of `whole` for each text of a mixture; None where there is one text."""
+
     def at(self, length: int) -> Rows:
         """Returns rows of exactly `length`, whatever other lengths are evaluated."""
 
@@ -75,13 +80,17 @@ def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     token files are measured from a decoded sample and said to be so ("bytes_measured"), or not known
     ("bits_per_byte_reason").
 
+    Of a mixture of texts (`data.mixture`) `loss` is over all their validation tokens together, and `by_source` has each
+    text by its name: its share of the training rows, loss, interval, bits a byte, tokens and bytes.
+
     A run that does not train on text is scored on the answers of held-out rows of its main task ("source": "mqar", or
     the name of another); beyond the training length on answers whose nearest copy lies farther back than it.
     """
     source, devices = source_of(run), 1 if run.mesh is None else run.mesh.size
     batches, count, size = source.whole()
     variant = at_training_length(run.config)
-    tally = _tallied(run, variant, progress.track("loss", batches, count), source.documents())
+    apart = source.apart()
+    tally = _tallied(run, variant, progress.track("loss", batches, count), source.documents(), apart)
     interval = tally.interval(run.config.eval.bootstrap)
     scale = None if not size or tally.loss is None else bits_per_byte(1.0, tally.tokens, size)
     return {
@@ -94,6 +103,7 @@ def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
         "tokens": round(tally.tokens),
         "bytes": size,
         **source.bytes_note(),
+        **({"by_source": apart.entries(run.config.eval.bootstrap)} if apart else {}),
         "text": tally.text(),
         "by_position": tally.by_position(),
         "by_length": list(_by_length(run, source, progress)),
@@ -160,13 +170,55 @@ def _figures(tally: Tally, resamples: int) -> dict[str, Any]:
     return {"loss": tally.loss, "interval": tally.interval(resamples), "tokens": round(tally.tokens)}
 
 
-def _tallied(run: Run, variant: Variant, batches: Batches, documents: Iterator[np.ndarray] | None = None) -> Tally:
+class Apart:
+    """Losses of each text of a mixture, at the training length.
+
+    Args:
+        config: of the run.
+        stream: the validation split, or a part of it, whose documents say which text a token is of.
+        rows: those that are scored.
+    """
+
+    def __init__(self, config: ConfigDict, stream: MixedStream, rows: Validation) -> None:
+        self._stream, self._rows = stream, rows
+        weights = [float(one["weight"]) for one in config.data.mixture]
+        self._shares = [weight / sum(weights) for weight in weights]
+        self._tallies = [Tally(config.data.length) for _ in stream.names]
+
+    def add(self, losses: np.ndarray, batch: Mapping[str, np.ndarray], documents: np.ndarray) -> None:
+        """Adds a batch; `documents` [B, T] is -1 where nothing is scored."""
+        texts = self._stream.text_of(documents)
+        for number, tally in enumerate(self._tallies):
+            tally.add(losses, np.where(texts == number, batch["weights"], 0), batch.get("positions"))
+
+    def entries(self, resamples: int) -> list[dict[str, Any]]:
+        """Returns an entry for each text; `loss` is None where no token of it was scored."""
+        results, ends = [], self._stream.ends.tolist()
+        for number, (name, tally) in enumerate(zip(self._stream.names, self._tallies, strict=True)):
+            start = ends[number] - len(self._stream.texts[number])
+            size = self._rows.bytes_between(start, ends[number])
+            bits = None if not size or tally.loss is None else bits_per_byte(tally.loss, tally.tokens, size)
+            figures = {**_figures(tally, resamples), "bits_per_byte": bits, "bytes": size}
+            results.append({"name": name, "share": self._shares[number], **figures})
+        return results
+
+
+def _tallied(
+    run: Run,
+    variant: Variant,
+    batches: Batches,
+    documents: Iterator[np.ndarray] | None = None,
+    apart: Apart | None = None,
+) -> Tally:
     tally, rules = Tally(variant.length), meshes.rules_of(run.config, run.mesh)
     assert variant.model is not None
     model = scoring.Prepared(variant.model)
     for batch in batches:
         losses, _ = scoring.score(model, run.params, batch, rules)
-        tally.add(losses, batch["weights"], batch.get("positions"), None if documents is None else next(documents))
+        of = None if documents is None else next(documents)
+        tally.add(losses, batch["weights"], batch.get("positions"), of)
+        if apart is not None and of is not None:
+            apart.add(losses, batch, of)
     return tally
 
 
@@ -228,6 +280,13 @@ class Text:
         """See `Source`."""
         return self._packed(self.run.config.data.length, self.run.config.eval.loss_tokens).documents()
 
+    def apart(self) -> Apart | None:
+        """See `Source`."""
+        config = self.run.config
+        if not isinstance(self._stream, MixedStream):
+            return None
+        return Apart(config, self._stream, self._packed(config.data.length, config.eval.loss_tokens))
+
     def at(self, length: int) -> Rows:
         """See `Source`."""
         if not self._joined:
@@ -278,6 +337,9 @@ class Task:
         return rows.batches, rows.number, None
 
     def documents(self) -> None:
+        """See `Source`."""
+
+    def apart(self) -> None:
         """See `Source`."""
 
     def at(self, length: int) -> Rows:

@@ -27,6 +27,7 @@ from report.reading.measures import (
     from_info,
     has_scalings,
     loss,
+    loss_sources,
     loss_unit,
     median,
     memory_source,
@@ -35,6 +36,7 @@ from report.reading.measures import (
     retrieval_lengths,
     retrieval_points,
     skipped,
+    source_loss,
     spread,
     timed_under_load,
     train_memory,
@@ -64,6 +66,7 @@ class Column:
 
 
 LOSS = "eval/loss.json:loss"
+MOST_SOURCES = 8  # texts of mixtures with a column of their own
 AT_MOST = "\N{LESS-THAN OR EQUAL TO}"
 AT_LEAST = "\N{GREATER-THAN OR EQUAL TO}"
 RETRIEVAL = "eval/retrieval.json:by_length"
@@ -123,6 +126,10 @@ def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]
         columns += [_DIFFERENCE] if compared else []
         if compared and "p" in study.columns:
             columns += [Column("p", "p (Holm)", "of the difference", source=LOSS)]
+        columns += [
+            Column(f"loss {name}", f"loss on {name}", "a text of the mixture", source="eval/loss.json:by_source")
+            for name in loss_sources(study)[:MOST_SOURCES]
+        ]
     if math.isfinite(study.target):
         goal = f"tokens to a loss of {study.target:g}, median"
         columns += [Column("target", "to target", goal, source="metrics.jsonl:val_loss")]
@@ -191,6 +198,7 @@ def _cells(
         "difference": _difference(study, arm, compared),
         "target": _target(study, arm),
         "bits": _estimate(bits_per_byte(arm), _why(arm, "loss")),
+        **{f"loss {name}": _estimate(source_loss(arm, name), _why(arm, "loss")) for name in loss_sources(study)},
         "retrieval": Cell(DASH, why=_why(arm, "retrieval")),
         "effective": _effective(arm),
         "train": _rate(arm, "train"),

@@ -17,7 +17,7 @@ from report.statistics.text_noise import Pieces
 
 TRAINED = "trained"  # the evaluations' word for a run's own RoPE scaling, unchanged
 SCALINGS = (TRAINED, "none", "linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3", "longrope")
-NOUNS = {"mqar": "pairs", "mqar_gaps": "pairs", "variable_tracking": "hops"}
+NOUNS = {**dict.fromkeys(tasks.FILLED, "pairs"), "variable_tracking": "hops"}
 NOUNS |= {"selective_copy": "tokens", "induction_repeat": "tokens"}
 FEW = tasks.FEW  # independent examples, below which cells cannot be ranked
 Number = Callable[[Run], float]
@@ -68,6 +68,25 @@ def bits_per_byte(arm: Arm) -> Estimate:
     """Returns the validation loss in bits a byte of text."""
     interval = "bits_per_byte_interval"
     return with_noise(arm.done, from_eval("loss", "bits_per_byte"), lambda run: dig(run.evals.get("loss"), interval))
+
+
+def loss_sources(study: Study) -> list[str]:
+    """Returns the names of the texts of mixtures that losses are given of apart, in their order."""
+    named = (text(raw.get("name")) for arm in study.arms for run in arm.done for raw in _by_source(run))
+    return list(dict.fromkeys(name for name in named if name))
+
+
+def source_loss(arm: Arm, name: str) -> Estimate:
+    """Returns the validation loss on one text of a mixture, nats a token."""
+
+    def entry(run: Run) -> dict[str, Any]:
+        return next((raw for raw in _by_source(run) if text(raw.get("name")) == name), {})
+
+    return with_noise(arm.done, lambda run: number(entry(run).get("loss")), lambda run: entry(run).get("interval"))
+
+
+def _by_source(run: Run) -> list[dict[str, Any]]:
+    return list(objects(run.evals.get("loss"), "by_source"))
 
 
 def train_memory(run: Run) -> float:

@@ -35,6 +35,10 @@ def missing(config: ConfigDict) -> list[str]:
     for name in ("path", "validation_path"):
         if data[name] and not _there(data[name]):
             result.append(f"data.{name} = {data[name]!r}: no file matches")
+    for index, one in enumerate(data.mixture):
+        for name in ("path", "validation_path"):
+            if one.get(name) and not _there(one[name]):
+                result.append(f"data.mixture[{index}].{name} = {one[name]!r}: no file matches")
     if data.tokenizer and data.tokenizer not in TOKENIZERS and not Path(data.tokenizer).expanduser().exists():
         result.append(f"data.tokenizer = {data.tokenizer!r}: there is no such file")
     return result

@@ -22,7 +22,7 @@ from training.run_directory import integrity
 policies = ocp.checkpoint_managers
 IDENTITY = "trained_as"  # of meta: the config fields that say what was trained (`identity`)
 TRAINED_AS = ("seed", "model.", "optimizer.", "data.")
-PLACES = ("data.path", "data.validation_path", "data.tokenizer")
+PLACES = ("data.path", "data.validation_path", "data.mixture", "data.tokenizer")
 SCORED = "val_loss_of_these"  # of meta: the validation loss of the parameters it lies beside, None where not evaluated
 logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax reports each save in dozens of lines, and raises errors
 

@@ -1,0 +1,141 @@
+"""Several texts as one corpus: each with its weight, its documents in two splits, and its share in the fingerprint.
+
+Training draws rows of each text in proportion to the weights (`data.pipeline`), exactly and without drift, each text in
+an order of its own. The validation splits stand one after the other, and their losses are given apart and together.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from configs.errors import UserError
+from configs.rules.data import TOKENIZERS, mixture_names
+from data import cache, corpora
+from data.corpora import Corpus
+from data.shards import TokenCorpus
+
+
+@dataclass(frozen=True)
+class MixedCorpus:
+    """Texts and token files together; `key` and `fingerprint` as in `data.corpora.Corpus`.
+
+    Attributes:
+        names: of the texts.
+        shares: of the rows that each gives, together 1.
+        texts: the texts.
+    """
+
+    key: str
+    fingerprint: dict[str, Any]
+    cache_dir: str
+    names: tuple[str, ...]
+    shares: tuple[float, ...]
+    texts: tuple[Corpus | TokenCorpus, ...]
+
+    @property
+    def holds_text(self) -> bool:
+        """Whether a tokenizer encodes some of it."""
+        return any(one.holds_text for one in self.texts)
+
+    @property
+    def train(self) -> Iterator[str]:
+        """The documents that train, of all texts."""
+        return chain.from_iterable(one.train for one in self.texts if isinstance(one, Corpus))
+
+    @property
+    def validation(self) -> Iterator[str]:
+        """The documents that validate, of all texts."""
+        return chain.from_iterable(one.validation for one in self.texts if isinstance(one, Corpus))
+
+
+def open_data(data: ConfigDict, vocab_size: int | None = None) -> Corpus | TokenCorpus | MixedCorpus:
+    """Opens what `config.data` reads: one corpus, or those of `data.mixture`; see `corpora.open_corpus`.
+
+    Raises:
+        UserError: see there, with the text's place in the mixture; text beside token files without a tokenizer.json
+            that says what both their ids mean; or too many documents that validate one text and train another.
+    """
+    if not data.mixture:
+        return corpora.open_corpus(data, vocab_size)
+    names = tuple(mixture_names(data.mixture))
+    texts = []
+    for index, (name, one) in enumerate(zip(names, data.mixture, strict=True)):
+        part = ConfigDict(data.to_dict())
+        part.mixture, part.path, part.validation_path = (), one["path"], one.get("validation_path", "")
+        try:
+            texts.append(corpora.open_corpus(part, vocab_size))
+        except UserError as error:
+            raise UserError(f"data.mixture[{index}], {name}: {error}") from error
+    of_text = {one.holds_text for one in texts}
+    if len(of_text) > 1 and data.tokenizer in TOKENIZERS:
+        kinds = ", ".join(
+            f"{name}: {'text' if one.holds_text else 'token ids'}" for name, one in zip(names, texts, strict=True)
+        )
+        raise UserError(
+            f"data.tokenizer = {data.tokenizer!r}: data.mixture has text beside token files ({kinds}); name the "
+            "tokenizer.json that made the ids, which then encodes the text too"
+        )
+    weights = [float(one["weight"]) for one in data.mixture]
+    shares = tuple(weight / sum(weights) for weight in weights)
+    _refuse_shared(names, texts, data)
+    fingerprint = _fingerprint(names, shares, texts)
+    key = corpora.digest([corpora.FORMAT, "mixture", [*names], [one.key for one in texts]])
+    return MixedCorpus(key, fingerprint, data.cache_dir, names, shares, tuple(texts))
+
+
+def _fingerprint(
+    names: Sequence[str], shares: Sequence[float], texts: Sequence[Corpus | TokenCorpus]
+) -> dict[str, Any]:
+    about = [one.fingerprint for one in texts]
+    return {
+        "source": "mixture",
+        "files": sum(one["files"] for one in about),
+        "bytes": sum(one["bytes"] for one in about),
+        "sha256": "",  # each text has its own
+        "documents_sha256": corpora.digest([one["documents_sha256"] for one in about]),
+        "split": {"kind": "mixture", "texts": [one["split"] for one in about]},
+        "texts": [{"name": name, "share": share, **one} for name, share, one in zip(names, shares, about, strict=True)],
+    }
+
+
+def _refuse_shared(names: Sequence[str], texts: Sequence[Corpus | TokenCorpus], data: ConfigDict) -> None:
+    """Refuses texts whose validation documents train another: each text by itself was looked at when it was opened.
+
+    Raises:
+        UserError: more of a text's validation documents than `data.validation_in_train` allows.
+    """
+    known = [(name, one) for name, one in zip(names, texts, strict=True) if isinstance(one, Corpus)]
+    if len(known) < 2:
+        return
+    key = corpora.digest([corpora.FORMAT, "shared", [one.key for _, one in known]])
+    folder = cache.private_folder(data.cache_dir, "corpora") / f"mixture-{key[:20]}"
+    cache.entry(folder, lambda work: _count_shared(work, [one for _, one in known]))
+    for name, other, count, of in json.loads((folder / "shared.json").read_text()):
+        if count > data.validation_in_train * of:
+            raise UserError(
+                f"data.mixture: {count:,} of the {of:,} validation documents of {known[name][0]} train in "
+                f"{known[other][0]}, word for word, and data.validation_in_train = {data.validation_in_train:g} allows "
+                f"{data.validation_in_train:.0%}"
+            )
+
+
+def _count_shared(folder: Path, texts: Sequence[Corpus]) -> None:
+    """Writes [text, other text, documents that validate the one and train the other, documents that validate it]."""
+    hashes = [[_hashes(one.train), _hashes(one.validation)] for one in texts]
+    results = []
+    for index, (_, validation) in enumerate(hashes):
+        for other, (train, _) in enumerate(hashes):
+            if other != index:
+                results.append([index, other, int(np.isin(validation, train).sum()), len(validation)])
+    (folder / "shared.json").write_text(json.dumps(results))
+
+
+def _hashes(texts: Sequence[str]) -> np.ndarray:
+    return np.array([int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) for text in texts], np.uint64)
