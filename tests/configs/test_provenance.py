@@ -24,7 +24,7 @@ HARMLESS = {
 BY_FINGERPRINT = {
     "data.source", "data.path", "data.field", "data.split", "data.train_share", "data.tokenizer",
     "data.tfds.name", "data.tfds.data_dir", "data.tfds.train_split", "data.tfds.validation_split",
-    "data.validation_path", "data.validation_in_train", "data.vocab_size", "data.separator",
+    "data.validation_path", "data.mixture", "data.validation_in_train", "data.vocab_size", "data.separator",
     *(name for name in fields.types() if name.startswith("data.weights.")),
 }  # fmt: skip
 
