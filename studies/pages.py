@@ -77,7 +77,6 @@ def _not_run(study: Study) -> str:
 
 
 def _table(study: Study, results: Results, verdicts: Sequence[Verdict]) -> list[str]:
-    looks = max(one["looks"] for one in results.about["sweeps"].values())
     hours = sum(one["cpu_hours"] for one in results.about["sweeps"].values())
     lines = ["| ordering | published | expected | difference here | seeds | p (Holm) | verdict |", "|" + "---|" * 7]
     for one in verdicts:
@@ -91,9 +90,17 @@ def _table(study: Study, results: Results, verdicts: Sequence[Verdict]) -> list[
     family = max((one.family for one in verdicts), default=0)
     lines += [
         "",
-        f"{plural(looks, 'look')}; {hours:.2f} CPU hours; Holm's correction over {plural(family, 'comparison')}.",
+        f"{_looks(results)}; {hours:.2f} CPU hours; Holm's correction over {plural(family, 'comparison')}.",
     ]
     return lines
+
+
+def _looks(results: Results) -> str:
+    """Returns how often the study was looked at, and the level of its tests and intervals where not once."""
+    if results.looks == 1:
+        return "1 look"
+    level = f"{100 * results.level:.3g}%"
+    return f"{plural(results.looks, 'look')}, so that tests and intervals are at {level}, the level of the last"
 
 
 def _seeds(one: Verdict) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 
 from configs.errors import UserError
 from report.files import write
+from report.statistics.sequential import levels
 from report.statistics.text_noise import Pieces
 from studies.spec import TRAINED, Cell
 
@@ -60,6 +61,20 @@ class Results:
         """Returns every cell that was measured in a condition, in order of the table."""
         found = [Cell(row.arm, row.measure, row.length, row.scaling) for row in self.rows]
         return list(dict.fromkeys(cell for cell in found if cell.condition == condition))
+
+    @property
+    def looks(self) -> int:
+        """How often the study was looked at."""
+        return max((one["looks"] for one in self.about.get("sweeps", {}).values()), default=1)
+
+    @property
+    def level(self) -> float:
+        """The level at which tests and intervals are made: what the last look may spend."""
+        return levels(self.looks)[-1]
+
+    def study(self, arm: str) -> str:
+        """Returns the study of the sweep that an arm belongs to; empty where it is not recorded."""
+        return str(self.about.get("arms", {}).get(arm, ""))
 
     def number(self, arm: str, measure: str) -> float:
         """Returns the mean over seeds of a number that is not compared, such as parameters; nan for none."""

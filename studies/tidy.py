@@ -14,6 +14,7 @@ from configs import cli
 from configs.documents import ordinary
 from configs.errors import UserError
 from report.reading.directories import Arm, Run, Sweep, dig, lower_rungs, number, read
+from report.reading.directories import Study as Study_
 from report.reading.measures import (
     from_eval,
     loss_control_points,
@@ -50,6 +51,7 @@ def tidy(study: Study, directory: Path, root: Path = ROOT) -> Results:
     rows: list[Row] = []
     text: dict[tuple[str, int], Pieces] = {}
     sweeps, runs = {}, []
+    studies: dict[str, str] = {}
     for file in study.sweeps:
         sweep = read(directory / Path(file).stem)
         _check(sweep, root / study.name / file)
@@ -60,8 +62,24 @@ def tidy(study: Study, directory: Path, root: Path = ROOT) -> Results:
         rows += [row for arm in arms for row in rows_of(arm)]
         text |= {(arm.name, run.seed): found for arm in arms for run in arm.done if (found := pieces(run)) is not None}
         sweeps[file] = _sweep(sweep, arms)
+        studies |= {arm.name: name for one in sweep.studies for name, arm in _named(one)}
         runs += [run for arm in arms for run in arm.runs]
-    return Results(tuple(rows), {"study": study.name, **_made(runs), "sweeps": sweeps}, text)
+    return Results(tuple(rows), {"study": study.name, **_made(runs), "sweeps": sweeps, "arms": studies}, text)
+
+
+def _named(study: Study_) -> list[tuple[str, Arm]]:
+    """Returns each arm with the name of its study; the rungs of a ladder are studies of their own."""
+    lower = {id(arm): f"{study.name}@{value:g}" for value, rung in _rungs(study) for arm in rung}
+    return [(lower.get(id(arm), study.name), arm) for arm in [*study.arms, *lower_rungs(study)]]
+
+
+def _rungs(study: Study_) -> list[tuple[float, list[Arm]]]:
+    """Returns the rungs of a ladder below its top, each with its arms."""
+    if study.ladder is None:
+        return []
+    return [
+        (value, list(rung.values())) for value, rung in study.ladder.rungs.items() if value < max(study.ladder.rungs)
+    ]
 
 
 def rows_of(arm: Arm) -> list[Row]:

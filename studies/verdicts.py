@@ -1,10 +1,11 @@
 """The verdict on every published ordering, from a study's results by the report's statistics.
 
-A difference is paired by seed and, of the loss at the training length, by document; deviations are pooled over the
-cells of one condition where Bartlett's test does not refuse; Holm's correction is over all orderings of the study that
-were measured. "Shows" and "reversed" are resolved after it, in the published direction and against it. An ordering
-that says "no difference" shows where two one-sided tests place the difference within `care`, and is reversed where it
-is resolved to lie beyond `care`.
+A difference is paired by seed and, of the loss at the training length, by document; its deviation is pooled as the
+report pools (over the arms of one study, or the scalings of one arm) where Bartlett's test does not refuse; Holm's
+correction is over all orderings of the study that were measured. A study that was looked at more than once tests, and
+makes its intervals, at the level that its last look may spend. "Shows" and "reversed" are resolved, in the published
+direction and against it. An ordering that says "no difference" shows where two one-sided tests place the difference
+within `care`, and is reversed where it is resolved to lie beyond `care`.
 """
 
 import math
@@ -18,7 +19,7 @@ from report.statistics.pooling import pooled
 from report.statistics.sequential import LEVEL
 from report.statistics.shares import paired_shares
 from studies.results import Results
-from studies.spec import LOSS, SHARES, Cell, Ordering, Study
+from studies.spec import LOCAL, LOSS, SHARES, Cell, Ordering, Study
 
 SHOWS, REVERSED, OPEN, MISSING = "shows", "reversed", "not resolved at this size", "not measured"
 
@@ -47,7 +48,7 @@ class Verdict:
 def verdicts(study: Study, results: Results) -> list[Verdict]:
     """Returns the verdict on each of a study's orderings, in order."""
     gaps = [difference(results, one.cell, one.against) for one in study.orderings]
-    tested = [_p(one, gap) for one, gap in zip(study.orderings, gaps, strict=True)]
+    tested = [_at_level(_p(one, gap), results) for one, gap in zip(study.orderings, gaps, strict=True)]
     adjusted, family = holm(tested), sum(map(math.isfinite, tested))
     found = zip(study.orderings, gaps, adjusted, strict=True)
     return [_judged(Verdict(one, gap, MISSING, p, family)) for one, gap, p in found]
@@ -55,22 +56,34 @@ def verdicts(study: Study, results: Results) -> list[Verdict]:
 
 def difference(results: Results, cell: Cell, against: Cell) -> Difference:
     """Returns cell - against, paired by seed, with all that is known of its noise."""
+    noise = _noise(results, cell, against)
     if cell.measure in SHARES:
-        return paired_shares(results.shares(cell), results.shares(against), _noise(results, cell, against))
+        return paired_shares(results.shares(cell), results.shares(against), noise)
     mine, other = results.values(cell), results.values(against)
-    return paired(mine, other, _with_text(results, cell, against, _noise(results, cell, against)))
+    return paired(mine, other, _with_text(results, cell, against, noise))
 
 
 def _noise(results: Results, cell: Cell, against: Cell) -> Noise:
-    """Returns the deviation pooled over the condition's cells that have the same seeds, where it may be."""
-    values = results.values(cell)
+    """Returns the level, and the deviation pooled over like cells with the same seeds, where it may be."""
+    level, values = results.level, results.values(cell)
     if cell.condition != against.condition or set(values) != set(results.values(against)):
-        return Noise()
-    alike = {_name(one): results.values(one) for one in results.cells(cell.condition)}
+        return Noise(level=level)
+    alike = {_name(one): results.values(one) for one in _alike(results, cell, against)}
     found = pooled({name: one for name, one in alike.items() if set(one) == set(values)})
     if found is None or found.refused:
-        return Noise()
-    return Noise(found.deviation, found.arms, found.freedom)
+        return Noise(level=level)
+    return Noise(found.deviation, found.arms, found.freedom, level=level)
+
+
+def _alike(results: Results, cell: Cell, against: Cell) -> list[Cell]:
+    """Returns what the report pools over: the scalings of one arm, else the arms of one study of the sweep."""
+    cells = [one for one in results.cells(cell.condition) if one.scaling != LOCAL]
+    if cell.arm == against.arm:
+        return [one for one in cells if one.arm == cell.arm]
+    study = results.study(cell.arm)
+    if study != results.study(against.arm) or cell.scaling != against.scaling:
+        return []
+    return [one for one in cells if one.scaling == cell.scaling and results.study(one.arm) == study]
 
 
 def _name(cell: Cell) -> str:
@@ -92,7 +105,7 @@ def _with_text(results: Results, cell: Cell, against: Cell, noise: Noise) -> Noi
         return noise
     tokens_D = mine[seeds[0]].tokens
     variance, freedom = text_noise.variance(sums_SD, tokens_D)
-    resampled = text_noise.bootstrap(sums_SD, tokens_D)
+    resampled = text_noise.bootstrap(sums_SD, tokens_D, noise.level)
     return replace(noise, text_variance=variance, text_freedom=freedom, resampled=resampled)
 
 
@@ -105,6 +118,11 @@ def _p(one: Ordering, gap: Difference) -> float:
     if not gap.error > 0:
         return math.nan
     return float(2 * special.stdtr(gap.freedom, -abs(abs(gap.mean) - one.care) / gap.error))
+
+
+def _at_level(p: float, results: Results) -> float:
+    """Returns p as if a single look spent all of LEVEL; nan stays nan."""
+    return min(1.0, p * LEVEL / results.level) if math.isfinite(p) else p
 
 
 def _judged(one: Verdict) -> Verdict:

@@ -12,7 +12,7 @@ def _rate(config: Any) -> float:
 
 
 def get_sweep() -> dict:
-    """Returns the sweep: 6 arms, 4 seeds."""
+    """Returns the sweep: 6 arms, 3 seeds."""
     return dict(
         name="kv_groups",
         title="Key/value groups of 8 heads",
@@ -23,7 +23,7 @@ def get_sweep() -> dict:
         derived={"optimizer.learning_rate": _rate},
         arm=name,
         match=dict(equal="parameters", to="mha", by=MLP),
-        seeds=list(range(4)),
+        seeds=list(range(3)),
         care=0.01,
         baseline="mha",
         evals=["loss"],

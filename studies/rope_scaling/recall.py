@@ -14,7 +14,7 @@ MODEL: dict[str, Any] = {
 
 
 def get_sweep() -> dict:
-    """Returns the sweep: a model asked under every scaling, and that model continued with three of them."""
+    """Returns the sweep: a model asked under every scaling, and that model continued with PI and without any."""
     recall = dict(
         title="RoPE scalings on recall, untuned",
         question="Which scaling lets a model recall from farther back than it was trained to look?",
@@ -37,7 +37,7 @@ def get_sweep() -> dict:
     )
     tuned = dict(
         title="RoPE scalings on recall, tuned",
-        question="How far does recall reach after 60 updates at four times the length, with a scaling and without?",
+        question="How far does recall reach after 60 updates at four times the length, with PI and without?",
         base="configs/retrieval.py",
         fixed={
             **MODEL,
@@ -58,7 +58,7 @@ def get_sweep() -> dict:
             "eval.scalings": (),
             "eval.retrieval.task": "mqar",
         },
-        axes=[{"chain": [{KIND: "none"}, {KIND: ["linear", "yarn"], FACTOR: float(STRETCH)}]}],
+        axes=[{"chain": [{KIND: "none"}, {KIND: "linear", FACTOR: float(STRETCH)}]}],
         arm="recall-tuned-{model.position.rope.scaling.kind}",
         baseline="recall-tuned-none",
         seeds=SEEDS,

@@ -109,6 +109,27 @@ def test_shares_are_judged_in_points() -> None:
     assert verdicts(study_of(replace(ordering, sign=-1)), made)[0].verdict == REVERSED
 
 
+def test_a_second_look_has_a_level_of_its_own() -> None:
+    ordering = Ordering("a is worse", "", "", Cell("a"), Cell("b"), 1)
+    once = table({"a": 1.73, "b": 1.7, "c": 1.8})
+    twice = replace(once, about={"sweeps": {"sweep.py": {"looks": 2}}})
+    first, second = (verdicts(study_of(ordering), one)[0] for one in (once, twice))
+    assert second.p_holm == pytest.approx(first.p_holm * 4 / 3)  # 5% / 3.75%
+    assert second.difference.half > first.difference.half
+
+
+def test_deviations_are_pooled_over_the_arms_of_one_study_alone() -> None:
+    ordering = Ordering("a is worse", "", "", Cell("a"), Cell("b"), 1)
+    made = table({"a": 1.73, "b": 1.7, "c": 1.8, "d": 1.9})
+
+    def pooled(studies: dict[str, str]) -> int:
+        return verdicts(study_of(ordering), replace(made, about={"arms": studies}))[0].difference.pooled
+
+    assert pooled(dict.fromkeys("abcd", "x")) == 4
+    assert pooled({"a": "x", "b": "x", "c": "x", "d": "y"}) == 3
+    assert pooled({"a": "x", "b": "y", "c": "x", "d": "y"}) == 0
+
+
 def test_holms_correction_is_over_all_orderings_of_a_study() -> None:
     one = Ordering("a is worse", "", "", Cell("a"), Cell("b"), 1)
     made = table({"a": 1.7057, "b": 1.7, "c": 1.8}, noise=0.003)
