@@ -102,6 +102,7 @@ def figures(study: Study) -> list[Figure]:
     results = [
         effects.differences(study),
         *effects.against_fields(study),
+        effects.chains(study),
         training.curves(study, "train_loss", "training loss", smooth=True),
         training.curves(study, "val_loss", "validation loss", smooth=False),
         training.by_position(study),
@@ -117,6 +118,7 @@ def figures(study: Study) -> list[Figure]:
         lengths.retrieval_by_scaling(study),
         grid.retrieval_by_pairs(study),
         grid.heat_map(study),
+        grid.heat_map(study, "exact_match"),
         heads.entropy_map(study),
     ]
     return [emphasis.emphasised(figure, study) for figure in results if figure is not None]

@@ -11,7 +11,7 @@ from report.charts.figures import Figure, both_ends, colour, domain, finish, fit
 from report.claims.comparable import swept
 from report.claims.comparing import RESOLVED, UNRESOLVED, Comparison, comparisons, values
 from report.page.formats import DASH
-from report.reading.directories import Arm, Study, number
+from report.reading.directories import Arm, Study, number, text
 from report.reading.measures import TRAINED, loss, loss_unit, pooled, retrieval_points
 from report.reading.settings import config_of, flat
 from report.statistics.intervals import Estimate
@@ -20,6 +20,7 @@ ROW = 17  # pixels of an arm's row
 MOST = 60  # arms of a forest plot: more are left to the table
 LABEL = 165  # pixels of an arm's name beside its row
 LOG_FROM = 8.0  # largest over smallest value from which an axis of numbers is logarithmic
+CONTINUES = "arm:"  # how `init_from` names an arm of the sweep
 
 
 def _measure(study: Study) -> str:
@@ -108,6 +109,57 @@ def against_fields(study: Study) -> list[Figure]:
     return results
 
 
+def chains(study: Study) -> Figure | None:
+    """Returns the measure of arms that continue others, from each arm to the one that continues it; None for none."""
+    parents = {arm.name: text(config_of(arm).get("init_from")) for arm in study.arms}
+    continued = {
+        name: parent.removeprefix(CONTINUES)
+        for name, parent in parents.items()
+        if parent.startswith(CONTINUES) and parent.removeprefix(CONTINUES) in parents
+    }
+    involved = {*continued, *continued.values()}
+    rows = [row for row in _points(study, []) if row["arm"] in involved]
+    places = {row["arm"]: row for row in rows}
+    links = [(parent, name) for name, parent in continued.items() if parent in places and name in places]
+    if not links:
+        return None
+    for row in rows:
+        row["stage"] = _depth(row["arm"], continued)
+    names = [arm.name for arm in study.arms]
+    ends = domain((row["mean"] for row in rows), both_ends(rows))
+    fit(rows, ends)
+    what, last = _label(study), max(row["stage"] for row in rows)
+    axis = alt.Axis(values=list(range(last + 1)), format="d")
+    x = alt.X("stage:Q", title="how many arms it continues", scale=spanning((-0.2, last + 0.2)), axis=axis)
+    y, bottom = (alt.Y(name, title=what, scale=spanning(ends)) for name in ("mean:Q", "bottom:Q"))
+    tips = tip(("arm:N", "arm", ""), ("parent:N", "continues", ""), ("mean:Q", what, ".4f"))
+    tips += tip(("low:Q", "95% from", ".4f"), ("high:Q", "to", ".4f"), ("seeds:Q", "seeds", ""))
+    for row in rows:
+        row["parent"] = continued.get(row["arm"], "")
+    joined = [
+        {"arm": name, "link": f"{parent} > {name}", "stage": places[end]["stage"], "mean": places[end]["mean"]}
+        for parent, name in links
+        for end in (parent, name)
+    ]
+    line = on("links").mark_line(strokeWidth=1.2, strokeOpacity=0.6).encode(x, y, colour(names), detail="link:N")
+    bar = on("rows").mark_rule(strokeWidth=1.2).encode(x, bottom, colour(names), y2="top:Q")
+    dots = (
+        on("rows").mark_point(filled=True, size=60, opacity=1).encode(x, y, colour(names), shape(names), tooltip=tips)
+    )
+    spec = finish(sized(alt.layer(line, bar, dots)), {"rows": rows, "links": joined})
+    title = f"{'Loss' if _measure(study) == 'loss' else 'Retrieval'} along chains"
+    caption = "Lines lead from an arm to the arm that continues its runs. Points: mean over seeds; bars: 95% intervals."
+    return Figure("chains", title, caption, spec)
+
+
+def _depth(name: str, continued: dict[str, str]) -> int:
+    """Returns how many arms lie before an arm in its chain; a circle, which no sweep makes, ends where it closes."""
+    seen = [name]
+    while (parent := continued.get(seen[-1])) is not None and parent not in seen:
+        seen.append(parent)
+    return len(seen) - 1
+
+
 def _points(study: Study, names: list[str]) -> list[dict[str, Any]]:
     """Returns a row an arm that has the measure: its values of the fields, its mean, interval and seeds."""
     measure = _measure(study)
@@ -118,7 +170,7 @@ def _points(study: Study, names: list[str]) -> list[dict[str, Any]]:
             continue
         config = flat(config_of(arm))
         row: dict[str, Any] = {"arm": arm.name, "mean": one.mean, "low": one.low, "high": one.high}
-        row |= {"x": config.get(names[0], DASH), "seeds": one.count}
+        row |= {"x": config.get(names[0], DASH) if names else "", "seeds": one.count}
         rows.append(row | {"series": config.get(names[1], DASH) if len(names) > 1 else ""})
     return rows
 

@@ -72,7 +72,7 @@ def heat_map(study: Study, measure: str = "accuracy") -> Figure | None:
     width = step * len(order) + 60
     key, title = "heat-map", "Retrieval by depth and length"
     if measure != "accuracy":
-        key, title = f"heat-map-{measure.replace('_', '-')}", f"{title}, {measure.replace('_', ' ')}"
+        key, title = f"heat-map-{measure.replace('_', '-')}", f"{title}, generated"
     return Figure(key, title, caption, spec, False, width, True, len(panels))
 
 

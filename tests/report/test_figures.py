@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from report.build import figures
-from report.charts import emphasis, export, theme, training
+from report.charts import effects, emphasis, export, theme, training
 from report.charts.figures import cut, dashes, domain, fit, layers_of
 from report.charts.grid import balanced
 from report.reading.directories import read
@@ -121,3 +121,28 @@ def test_a_curve_of_two_points_is_points_and_a_curriculum_s_stages_are_marked(tm
     assert figure is not None
     assert figure.spec["datasets"]["stages"] == [{"tokens": 400.0 * 64 * 16, "stage": "length 64"}]
     assert "length 64 until 410k tokens" in figure.caption
+
+
+def test_a_chain_is_drawn_from_each_arm_to_the_one_that_continues_it(tmp_path: Path) -> None:
+    values = {"short": [1.8, 1.81], "long": [1.7, 1.72], "longer": [1.6, 1.61], "alone": [1.9, 1.92]}
+    (study,) = read(synthetic.losses(tmp_path / "chain", values)).studies
+    assert effects.chains(study) is None
+    for name, parent in (("long", "short"), ("longer", "long")):
+        arm = study.arm(name)
+        assert arm is not None
+        arm.config["init_from"] = f"arm:{parent}"
+    figure = effects.chains(study)
+    assert figure is not None
+    rows = {row["arm"]: row for row in figure.spec["datasets"]["rows"]}
+    assert {name: row["stage"] for name, row in rows.items()} == {"short": 0, "long": 1, "longer": 2}
+    assert [row["link"] for row in figure.spec["datasets"]["links"]] == ["short > long"] * 2 + ["long > longer"] * 2
+
+
+def test_generated_retrieval_has_a_heat_map_of_its_own(tmp_path: Path) -> None:
+    run = synthetic.retrieval_json(0.9)
+    for cell in run["cells"]:
+        cell["exact_match"] = {"correct": 1, "examples": 4, "accuracy": 0.25, "interval": [0.05, 0.7]}
+    synthetic.write_run(tmp_path / "run", evals={"retrieval": run})
+    (study,) = read(tmp_path / "run").studies
+    titles = {one.key: one.title for one in figures(study)}
+    assert titles["heat-map-exact-match"] == "Retrieval by depth and length, generated" and "heat-map" in titles
