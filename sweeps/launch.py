@@ -148,7 +148,7 @@ def main(argv: list[str]) -> int:
         metavar="TIME",
         help="a run that takes longer, evaluations included, is saved and counts as failed: 90s, 15m, 2h, 1d",
     )
-    parser.epilog = "--config.x=v changes a field of every arm. docs/sweeps.md says how to work with Slurm and Ray."
+    parser.epilog = "--config.x=v changes a field of every arm. docs/sweeps.md: Slurm, Ray and Kubernetes."
     args = parser.parse_args(rest)
     where = engines.Where.parse(args)
     timeout = policies.seconds(args.run_timeout, "--run-timeout") if args.run_timeout else None
