@@ -71,6 +71,7 @@ def open_corpus(data: ConfigDict, vocab_size: int | None = None) -> Corpus | Tok
     Raises:
         UserError: no such files or data set, unreadable text or tokens, or a split that would be empty.
     """
+    data = _saved(data)
     if data.path and (result := _open_tokens(data, vocab_size)) is not None:
         return result
     for name in ("vocab_size", "separator"):
@@ -84,6 +85,25 @@ def open_corpus(data: ConfigDict, vocab_size: int | None = None) -> Corpus | Tok
         return _open_tfds(data)
     read = documents.read_python
     return _open_prepared("stdlib", documents.stdlib_files(), read, "hash", STDLIB_TRAIN_SHARE, data.cache_dir)
+
+
+def _saved(data: ConfigDict) -> ConfigDict:
+    """Returns the data with the splits of a DatasetDict that `datasets` saved in place of its folder.
+
+    `train` trains; `validation`, else `test`, validates where `data.validation_path` names nothing.
+
+    Raises:
+        UserError: it has no split `train`.
+    """
+    splits = documents.saved_splits(data.path) if data.path else None
+    if splits is None:
+        return data
+    if "train" not in splits:
+        raise UserError(f"data.path = {data.path!r}: has no split 'train'; it has {', '.join(splits) or 'none'}")
+    result = ConfigDict(data.to_dict())
+    held = next((splits[name] for name in ("validation", "test") if name in splits), "")
+    result.path, result.validation_path = splits["train"], data.validation_path or held
+    return result
 
 
 def _open_tokens(data: ConfigDict, vocab_size: int | None) -> TokenCorpus | None:

@@ -102,11 +102,50 @@ def matching_paths(pattern: str, field: str = "data.path") -> list[tuple[str, Pa
 
 
 def _of_columns(folder: Path) -> list[tuple[str, Path]]:
-    """Returns (name, path) of the Parquet files of a folder, or else its Arrow files, sorted by name."""
+    """Returns (name, path) of the Parquet files of a folder, or else its Arrow files, sorted by name.
+
+    Of a data set that Hugging Face `datasets` saved (`save_to_disk`) they are the files that its state.json lists, for
+    others beside them are caches.
+
+    Raises:
+        UserError: a state.json that does not list files of its own folder, or one of them is gone.
+    """
+    if (state := folder / "state.json").is_file() and (listed := _listed(state)) is not None:
+        return listed
     for suffix in ("*.parquet", "*.arrow"):
         if result := [path for path in folder.rglob(suffix) if path.is_file()]:
             return sorted((path.relative_to(folder).as_posix(), path) for path in result)
     return []
+
+
+def _listed(state: Path) -> list[tuple[str, Path]] | None:
+    """Returns the files of a saved data set in their order, or None for a state.json of something else."""
+    values = _parsed(state.read_bytes())
+    files = values.get("_data_files") if isinstance(values, dict) else None
+    if not isinstance(files, list):
+        return None
+    names = [one.get("filename") if isinstance(one, dict) else None for one in files]
+    for name in names:
+        if not isinstance(name, str) or name != os.path.basename(name) or not (state.parent / name).is_file():
+            raise UserError(f"{state}: lists {name!r}, which is no file of its folder")
+    return [(name, state.parent / name) for name in names if isinstance(name, str)]
+
+
+def saved_splits(folder: str) -> dict[str, str] | None:
+    """Returns {split: folder} of what `datasets` saved as a DatasetDict; None for what is none.
+
+    Raises:
+        UserError: its dataset_dict.json names splits that are not there.
+    """
+    about = Path(os.path.expanduser(folder)) / "dataset_dict.json"
+    if not about.is_file():
+        return None
+    values = _parsed(about.read_bytes())
+    names = values.get("splits") if isinstance(values, dict) else None
+    for name in names if isinstance(names, list) else [None]:
+        if not isinstance(name, str) or name != os.path.basename(name) or not (about.parent / name).is_dir():
+            raise UserError(f"{about}: names the split {name!r}, which is no folder beside it")
+    return {name: str(about.parent / name) for name in names or []}
 
 
 def _is_utf8(name: str) -> bool:

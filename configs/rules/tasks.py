@@ -24,7 +24,7 @@ class Declared:
     Attributes:
         module: of `data/retrieval`, whose `make(setting)` builds the task; `data/retrieval/build.py` calls it.
         haystack: of a task in words: its own by definition. RULER's essays are the run's own text. Empty: the task is
-            of bare tokens, 0 .. vocabulary - 1, whatever they mean to a tokenizer, or has rows of its own (`lists`).
+            of bare tokens, 0 .. vocabulary - 1, whatever they mean to a tokenizer, or its rows have none.
         haystacks: those that its needles may lie in.
         words: written through the run's tokenizer.
         counted: may hold any number of pairs, needles, hops or tokens; else it holds one.
@@ -65,6 +65,8 @@ RETRIEVAL: dict[str, Declared] = {
     "niah_multivalue": _in_words("niah", counted=True),
     "niah_multiquery": _in_words("niah", counted=True),
     "variable_tracking": _in_words("variable_tracking", "noise", counted=True),
+    "cwe": Declared("cwe", words=True, counted=True),
+    "fwe": Declared("fwe", words=True, counted=True),
     # Pairs, then their questions and answers; the blank is among the keys' half.
     "mqar_gaps": Declared(
         "mqar_gaps", counted=True, pairs=True, tokens=lambda n: 4 * n, vocabulary=lambda n: 2 * n + 2
@@ -97,6 +99,7 @@ RETRIEVAL: dict[str, Declared] = {
     ),
 }
 IN_TEXT = tuple(name for name, one in RETRIEVAL.items() if one.words)
+IN_HAYSTACK = tuple(name for name, one in RETRIEVAL.items() if one.haystack)  # needles, and not lists of words
 IN_TOKENS = tuple(name for name, one in RETRIEVAL.items() if not one.words)
 TASKS = IN_TEXT + IN_TOKENS
 SYNTHETIC = ("mqar", *TASKS)  # every source beside the text; data/mqar.py makes the rows of mqar
@@ -140,8 +143,9 @@ def threshold(given: str) -> tuple[float, bool]:
 
 
 def haystack(name: str, expected: str) -> str:
-    """Returns what a text task's needles lie in: noise, text or distractors; `own` is the task's own."""
-    return RETRIEVAL[name].haystack if expected == "own" else expected
+    """Returns what a text task's needles lie in: noise, text or distractors, "" for none; `own` is the task's own."""
+    own = RETRIEVAL[name].haystack
+    return own if expected == "own" or not own else expected
 
 
 def mixtures(config: ConfigDict) -> Iterable[Mapping[str, float]]:

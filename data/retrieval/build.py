@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from configs.errors import UserError, nearest
 from configs.rules import tasks
 from data.retrieval.draws import Dice
-from data.retrieval.haystacks import NOISE, Encoder
+from data.retrieval.haystacks import NOISE
 from data.retrieval.in_text import TextTask
 from data.retrieval.pairs import Mqar
 from data.retrieval.rows import Task
@@ -54,24 +54,4 @@ def _check(task: TextTask) -> None:
     pieces += [sample.introduction, *sample.question, sample.between, *task.alphabet()]
     if task.haystack.kind != "text":
         pieces.append(NOISE)
-    _check_writes(task.name, task.encode, pieces)
-
-
-def _check_writes(name: str, encode: Encoder, pieces: list[str]) -> None:
-    """Refuses a tokenizer that does not give back pieces of text.
-
-    Raises:
-        UserError: naming what it cannot write.
-    """
-    for piece in pieces:
-        try:
-            back = encode.tokenizer.decode(encode(piece))
-        except UserError as error:
-            raise UserError(f"{name}: the tokenizer cannot write {piece.strip()!r}: {error}") from error
-        if _plain(back) != _plain(piece):
-            raise UserError(f"{name}: the tokenizer gives back {back.strip()!r} for {piece.strip()!r}")
-
-
-def _plain(text: str) -> str:
-    """Without what tokenizers may change and answers do not depend on: spaces and case."""
-    return "".join(text.split()).casefold()
+    task.encode.check(task.name, pieces)

@@ -1,11 +1,12 @@
 """What needles lie in: repeated noise, the run's own text, or more needles of the kind that nobody asks for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from configs.errors import UserError
 from data.retrieval.draws import Dice
 from data.streams import Stream
 from data.tokenizers import Tokenizer
@@ -53,6 +54,25 @@ class Encoder:
     def joined(self, pieces: tuple[str, ...]) -> np.ndarray:
         """Returns the ids of pieces one after the other."""
         return np.concatenate([self(piece) for piece in pieces])
+
+    def check(self, name: str, pieces: Iterable[str]) -> None:
+        """Refuses a tokenizer that does not give back pieces of text, but for spaces and case.
+
+        Raises:
+            UserError: naming the task and what it cannot write.
+        """
+        for piece in pieces:
+            try:
+                back = self.tokenizer.decode(self(piece))
+            except UserError as error:
+                raise UserError(f"{name}: the tokenizer cannot write {piece.strip()!r}: {error}") from error
+            if _plain(back) != _plain(piece):
+                raise UserError(f"{name}: the tokenizer gives back {back.strip()!r} for {piece.strip()!r}")
+
+
+def _plain(text: str) -> str:
+    """Without what tokenizers may change and answers do not depend on: spaces and case."""
+    return "".join(text.split()).casefold()
 
 
 def _spaces(tokenizer: Tokenizer) -> bool:

@@ -115,7 +115,7 @@ class TextTask:
         for index in range(count):
             dice = Dice(key, first + index, 0, words[index])
             results.append(self._row(key, first + index, dice, draw.held_out, length, drawn[index], depth))
-        return _joined(results, length)
+        return joined(results, length)
 
     def shortest(self, needles: int | None = None) -> int:
         """See `rows.Task`: a random piece of text counts a token for each of its bytes."""
@@ -142,7 +142,7 @@ class TextTask:
         length: int,
         needles: int,
         depth: float | None,
-    ) -> "_Laid":
+    ) -> "Laid":
         for attempt in range(ATTEMPTS):
             dice = Dice(key, row, attempt) if attempt else dice
             sample = self.sample(dice, needles)
@@ -158,7 +158,7 @@ class TextTask:
             )
         raise too_few()
 
-    def _lay_out(self, dice: Dice, sample: Sample, length: int, number: int, depth: float | None) -> "_Laid | None":
+    def _lay_out(self, dice: Dice, sample: Sample, length: int, number: int, depth: float | None) -> "Laid | None":
         """Puts a sample into a row; None where the haystack happens to hold what must be unique."""
         encode = self.encode
         needles = [encode.joined(pieces) for pieces in sample.needles]
@@ -199,7 +199,7 @@ class TextTask:
         references = tuple(sample.answers[answer][0].strip() for answer in order)
         ends = [_nearest(sample, spans, reference) for reference in references]
         distances = np.array([begin - (end - 1) for (begin, _), end in zip(answered, ends, strict=True)])
-        return _Laid(
+        return Laid(
             np.concatenate(parts), np.array(answered), np.array(depths), spans, prompt, number, references, distances
         )
 
@@ -218,7 +218,7 @@ def _nearest(sample: Sample, spans: np.ndarray, answer: str) -> int:
 
 
 @dataclass(frozen=True)
-class _Laid:
+class Laid:
     """One row, laid out; see `Rows`."""
 
     tokens: np.ndarray
@@ -231,7 +231,8 @@ class _Laid:
     distances: np.ndarray
 
 
-def _joined(rows: Sequence[_Laid], length: int) -> Rows:
+def joined(rows: Sequence[Laid], length: int) -> Rows:
+    """Returns rows of one length as one."""
     count = len(rows)
     answers, needles = max(len(row.spans) for row in rows), max(len(row.needles) for row in rows)
     tokens, depths = np.empty((count, length), np.int32), np.full((count, answers), np.nan)

@@ -244,13 +244,18 @@ def test_every_task_is_asked_by_its_name(make, knower, name):
     setting = {"data__length": 255, "data__retrieval__form": "short", "eval__retrieval__depths": 4}
     result = evaluated(make(**setting, eval__retrieval__task=name, eval__retrieval__examples=3, eval__batch_size=2))
     assert result["task"] == name and result["accuracy"] == 1.0
-    answers = {"niah_multivalue": 4, "niah_multiquery": 4, "variable_tracking": 5, "selective_copy": 4}
+    answers = {
+        "niah_multivalue": 4,
+        "niah_multiquery": 4,
+        "variable_tracking": 5,
+        "selective_copy": 4,
+    }
     pairs = name in tasks.FILLED
-    answers |= dict.fromkeys(tasks.FILLED, 4)
+    answers |= dict.fromkeys((*tasks.FILLED, "cwe", "fwe"), 4)
     bare = pairs or name == "selective_copy"  # a row asks at all depths
     for entry in result["by_length"]:
         # Where a needle's neighbours are long, four depths are fewer places, and the same row counts once.
-        few = name == "niah_multikey_3"
+        few = name in ("niah_multikey_3", "cwe", "fwe")  # of a list, the last copy of each word
         assert entry["examples"] == entry["correct"]
         near = entry["near"]["examples"] if entry["near"] else 0  # beyond the training length these do not count
         assert near == 0 or entry["length"] == 510

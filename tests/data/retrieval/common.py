@@ -15,7 +15,7 @@ from tests.data.test_tokenizers import trained
 
 TEXT = words(5, 3000) + ". He said: 4 + 5 = 9; #3!\n" + words(6, 1000)
 SENTENCEPIECE = ("metaspace", "llama")
-CHARACTERS = string.ascii_letters + string.digits + " .,:;#=-?\n+!"
+CHARACTERS = string.ascii_letters + string.digits + " .,:;#=-?\n+!'"
 
 
 class Stream:
