@@ -89,6 +89,10 @@ _ATTENTION = group(
         top_k=unset(int, "top_k: keys that a query keeps in each head, those of the largest scores", _POSITIVE),
     ),
     talking_heads=field(False, "heads mix their scores, and mix their weights (2003.02436)"),
+    value_residual=field("none", "mixes the first layer's in (2410.17897): none, fixed (halves) or learned",
+                         choice("none", "fixed", "learned")),
+    value_embedding=field("none", "mixes in values that tokens look up (modded-nanogpt): none, shared (one table) "
+                          "or layer (a table each)", choice("none", "shared", "layer")),
     exclusive=field(False, "heads give what is orthogonal to their token's own value (XSA, 2603.09078)"),
     kv_storage=field("auto", "of the KV cache: auto (the compute dtype), int8 or fp8 (8 bits and a scale)",
                      choice("auto", "int8", "fp8")),

@@ -47,6 +47,10 @@ def grouped(
         UserError: the number does not divide G, or G is 1 already.
     """
     refuse_latent(model, "key/value heads")
+    for switch in switches.active(model):
+        if switch.unjoinable is not None:
+            field = f"model.attention.{switch.fields[0]}"
+            raise UserError(f"{field} ({switch.title}): {switch.unjoinable}, so key/value heads cannot be joined")
     if pool not in POOLS:
         raise UserError(f"pool = {pool!r}: must be {', '.join(POOLS)}")
     if not 0 <= seed < 2**63:

@@ -21,6 +21,7 @@ from models.positions import Scheme, temperature_of
 from models.switches.exclusive import exclusive
 from models.switches.gate import OutputGate
 from models.switches.talking import TalkingHeads
+from models.switches.values import ValueMix
 from models.switches.weighting import Weighting, Weights
 
 
@@ -37,6 +38,9 @@ class Rows:
     lengths: Array | None = None  # int32 [B|1, T], of each token's own sequence; only where a scheme reads it
     placement: Placement | None = None  # in a cache; None: there is none
     layer: Array | int = 0  # the one that is called, from 0
+    tokens: Array | None = None  # int32 [B, T], the ids
+    first_values: Array | None = None  # [B, T, G, K], the first layer's, where layers mix them in
+    value_embeddings: Array | None = None  # [B, T, G K], of the table that all layers share, where there is one
 
     def last(self, length: int) -> "Rows":
         """Returns the last of `length` tokens of each row alone."""
@@ -159,9 +163,22 @@ class Attention(Core):
         self.query_norm, self.key_norm = (
             Norm.maybe(initial, declared, name, eps=config.norm_eps) for name in ("query_norm", "key_norm")
         )
+        mixes = config.attention.value_residual != "none" or config.attention.value_embedding != "none"
+        self.value_mix = ValueMix(initial, under(declared, "value_mix")) if mixes else None
 
-    def project(self, x_BTD: Array, *, last_query: bool = False) -> tuple[Array, Array, Array]:
-        """Returns q [B, T, H, K] (of the last token alone with `last_query`), k and v [B, T, G, K], not yet turned."""
+    def values(self, x_BTD: Array) -> Array:
+        """Returns a layer's own values [B, T, G, K] of its normalised input."""
+        assert self.value is not None
+        with jax.named_scope("qkv_projection"):
+            return self.value(x_BTD).reshape(*x_BTD.shape[:2], self.num_kv_heads, self.head_dim)
+
+    def project(
+        self, x_BTD: Array, *, last_query: bool = False, values: Array | None = None
+    ) -> tuple[Array, Array, Array]:
+        """Returns q [B, T, H, K] (of the last token alone with `last_query`), k and v [B, T, G, K], not yet turned.
+
+        `values` are its own, where they are known already.
+        """
         rows, length = x_BTD.shape[:2]
         q_width, kv_width = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         with jax.named_scope("qkv_projection"):
@@ -170,7 +187,8 @@ class Attention(Core):
                 q = q[:, -1:] if last_query else q
             else:
                 assert self.query is not None and self.key is not None and self.value is not None
-                q, k, v = self.query(x_BTD[:, -1:] if last_query else x_BTD), self.key(x_BTD), self.value(x_BTD)
+                q, k, v = self.query(x_BTD[:, -1:] if last_query else x_BTD), self.key(x_BTD), values
+                v = self.value(x_BTD) if v is None else v
             q_BTHK = q.reshape(rows, -1, self.num_heads, self.head_dim)
             k_BTGK, v_BTGK = (y.reshape(rows, length, self.num_kv_heads, self.head_dim) for y in (k, v))
         if self.query_norm is not None and self.key_norm is not None:
@@ -197,7 +215,12 @@ class Attention(Core):
             entry: this layer's part of the cache.
             last_query: output the last token alone, [B, 1, D]; all keys and values are still written.
         """
-        q_BTHK, k_BSGK, v_BSGK = self.project(x_BTD, last_query=last_query)
+        # The first layer need not compute its values again; a compiled loop cannot tell which layer it is.
+        own = rows.first_values if isinstance(rows.layer, int) and rows.layer == 0 else None
+        q_BTHK, k_BSGK, v_BSGK = self.project(x_BTD, last_query=last_query, values=own)
+        if self.value_mix is not None:
+            assert rows.tokens is not None
+            v_BSGK = self.value_mix(v_BSGK, rows.first_values, rows.value_embeddings, rows.tokens)
         of_q = rows.last(x_BTD.shape[1]) if last_query else rows
         with jax.named_scope("rotation"):
             q_BTHK = self.scale_queries(scheme.rotate(q_BTHK, of_q.positions, of_q.lengths), of_q, scheme)

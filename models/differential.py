@@ -36,9 +36,9 @@ class DifferentialAttention(Attention):
         assert norm is not None
         self.head_norm = norm
 
-    def project(self, x_BTD: Array, *, last_query: bool = False) -> Any:
+    def project(self, x_BTD: Array, *, last_query: bool = False, values: Array | None = None) -> Any:
         """Returns q [B, T, H, K], k [B, T, G, K] and v [B, T, G/2, 2 K]."""
-        q_BTHK, k_BTGK, v_BTGK = super().project(x_BTD, last_query=last_query)
+        q_BTHK, k_BTGK, v_BTGK = super().project(x_BTD, last_query=last_query, values=values)
         return q_BTHK, k_BTGK, v_BTGK.reshape(*v_BTGK.shape[:2], self.num_kv_heads // 2, 2 * self.head_dim)
 
     def weighting(self, rows: Rows) -> Weighting:

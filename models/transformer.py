@@ -118,6 +118,8 @@ class Transformer(nnx.Module):
                 for kind in sorted({plan.position for plan in self.plans})
             }
         )
+        self.value_embedding = initial.maybe(declared, "value_embedding")
+        self.mixes_first_values = config.attention.value_residual != "none"
         self.blocks = Block(config, initial, under(declared, "blocks"))
         norm = dict(kind=config.norm, eps=config.norm_eps)
         self.embedding_norm = Norm.maybe(initial, declared, "embedding_norm", **norm)
@@ -229,11 +231,20 @@ class Transformer(nnx.Module):
                 x = self.schemes[kind].embed(x, rows.positions)
             x = x if self.embedding_norm is None else self.embedding_norm(x)
             x = axes.constrain(x, *STREAM)
+            rows = dataclasses.replace(rows, tokens=tokens_BT)
+            if self.value_embedding is not None:
+                values = jnp.take(self.value_embedding[...], tokens_BT, axis=0).astype(self.dtype)
+                rows = dataclasses.replace(rows, value_embeddings=values)
         keys = None
         if dropout_key is not None and self.rate > 0:
             first, rest = jax.random.split(dropout_key)
             x = dropout(x, self.rate, first)
             keys = jax.random.split(rest, (len(self.plans), 2))
+        if self.mixes_first_values:
+            layers = self.layers() if layers is None else layers
+            first = layers[0]
+            assert isinstance(first.attention, Attention)
+            rows = dataclasses.replace(rows, first_values=first.attention.values(first.attention_norm(x)))
         whole = len(self.plans) == self.period
         if self.scan and rows.placement is None and not whole and not last_only:
             return self.norm(self._scanned(x, rows, keys)), ()

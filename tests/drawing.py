@@ -97,13 +97,18 @@ def _attention(pick: Callable[..., Any]) -> Changes:
         }
     if kind == "differential":
         results |= {"model.num_kv_heads": 2, "model.num_heads": pick(4, 2)}
-    return results | _switches(pick, kind, results["model.attention.sinks"])
+    return results | _switches(
+        pick, kind, sinks=results["model.attention.sinks"], split=results["model.attention.qkv"] == "split"
+    )
 
 
-def _switches(pick: Callable[..., Any], kind: str, sinks: bool) -> Changes:
+def _switches(pick: Callable[..., Any], kind: str, *, sinks: bool, split: bool) -> Changes:
     gate, pairs = pick("none", "head", "element"), kind == "differential"
     weights = "softmax" if pairs else pick("softmax", "softmax", "top_k", *(() if sinks else ("sigmoid",)))
+    mixes = kind != "mla"
     return {
+        "model.attention.value_residual": pick("none", "fixed", "learned") if mixes and split else "none",
+        "model.attention.value_embedding": pick("none", "shared", "layer") if mixes else "none",
         "model.attention.weights.kind": weights,
         "model.attention.weights.top_k": pick(2, 5) if weights == "top_k" else None,
         "model.attention.weights.sigmoid_bias": pick(None, -1.0) if weights == "sigmoid" else None,

@@ -88,6 +88,11 @@ def _switches(model: ConfigDict) -> list[str]:
         result.append(f"model.attention.gate.dims = {gate.dims}: has no effect with model.attention.gate.kind = 'none'")
     elif gate.dims is not None and gate.dims > model.width:
         result.append(f"model.attention.gate.dims = {gate.dims}: must be at most model.width = {model.width}")
+    if model.attention.value_residual != "none" and model.attention.qkv == "fused":
+        result.append(
+            f"model.attention.qkv = 'fused': model.attention.value_residual = {model.attention.value_residual!r} "
+            "computes the first layer's values by themselves; set split"
+        )
     return [*result, *_weights(model), *(_differential(model) if model.attention.kind == "differential" else [])]
 
 
@@ -153,6 +158,9 @@ def _latent(model: ConfigDict) -> list[str]:
         result.append(f"model.attention.qkv_bias = True: {kind} has no biases there; set false")
     if attention.qk_norm:
         result.append(f"model.attention.qk_norm = True: {kind} normalises its latents instead; set false")
+    for name in ("value_residual", "value_embedding"):
+        if attention[name] != "none":
+            result.append(f"model.attention.{name} = {attention[name]!r}: {kind} makes values of a latent; set none")
     if attention.exclusive:
         result.append(f"model.attention.exclusive = True: {kind} keeps no values of single heads; set false")
     return result

@@ -3,7 +3,7 @@
 from ml_collections import ConfigDict
 
 from models import pattern
-from models.declared import attention, mlp, positions
+from models.declared import attention, mlp, positions, switches
 from models.declared.parameter import Matrix, Parameter, Parameters, nested, norm, stacked
 
 
@@ -27,7 +27,7 @@ def parameters(model: ConfigDict) -> Parameters:
     }
     norms = {"embedding_norm": layer_norm, "norm": layer_norm} if model.embedding_norm else {"norm": layer_norm}
     blocks = stacked(nested(block), tuple(range(model.num_layers)))
-    return {**embedding, **nested({**schemes, "blocks": blocks, **norms}), **head}
+    return {**embedding, **switches.model_parameters(model), **nested({**schemes, "blocks": blocks, **norms}), **head}
 
 
 def layers_of(model: ConfigDict) -> dict[str, tuple[int, ...]]:

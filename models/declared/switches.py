@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from configs.rules.attention import outputs
 from models.declared.flops import Flops
-from models.declared.parameter import QUERY, Identity, Parameter, Parameters, linear
+from models.declared.parameter import QUERY, Identity, Matrix, Parameter, Parameters, linear, vector
 
 
 def _nothing(model: ConfigDict) -> Parameters:
@@ -31,7 +31,9 @@ class Switch:
     parameters: Callable[[ConfigDict], Parameters] = _nothing  # config.model -> of one layer's attention
     flops: Callable[[ConfigDict], Flops] = _free  # config.model -> of one layer, beside matrices and scores
     weighting: str | None = None  # the field that makes its weights no plain softmax, which only some kernels can
+    shared: Callable[[ConfigDict], Parameters] = _nothing  # config.model -> of the model, beside its layers
     unremovable: str | None = None  # why heads cannot be taken out; None: they can
+    unjoinable: str | None = None  # why key/value heads cannot be joined; None: they can
     maps: bool = True  # a query's weights are a distribution over keys, as the evaluation of heads reads them
 
 
@@ -55,9 +57,51 @@ def _talking_flops(model: ConfigDict) -> Flops:
     return Flops(pair=4 * model.num_heads**2, words="12 H^2 keys of talking heads")
 
 
+def _value_residual(model: ConfigDict) -> Parameters:
+    learned = model.attention.value_residual == "learned"
+    return {"value_mix.residual_lambdas": vector(2, 0.5, part="attention")} if learned else {}
+
+
+def _value_table(model: ConfigDict) -> Parameter:
+    columns = model.num_kv_heads * model.head_dim
+    return Parameter(
+        shape=(model.vocab_size, columns),
+        start=Matrix((("value_embedding", columns),), 1),
+        part="embedding",
+        group="embedding",
+        decay=True,
+        axes=("vocab", None),
+    )
+
+
+def _value_embedding(model: ConfigDict) -> Parameters:
+    own = {"value_mix.table": _value_table(model)} if model.attention.value_embedding == "layer" else {}
+    return {"value_mix.embedding_lambdas": vector(2, 0.5, part="attention"), **own}
+
+
+def _shared_embedding(model: ConfigDict) -> Parameters:
+    return {"value_embedding": _value_table(model)} if model.attention.value_embedding == "shared" else {}
+
+
 SWITCHES: dict[str, Switch] = {
     "gate": Switch("output gate", ("gate.",), lambda model: model.attention.gate.kind != "none", _gate),
     "exclusive": Switch("exclusive self-attention (XSA)", ("exclusive",), lambda model: model.attention.exclusive),
+    "value_residual": Switch(
+        "value residual",
+        ("value_residual",),
+        lambda model: model.attention.value_residual != "none",
+        _value_residual,
+        unremovable="a head's values are mixed with those of the same head in the first layer",
+    ),
+    "value_embedding": Switch(
+        "value embeddings",
+        ("value_embedding",),
+        lambda model: model.attention.value_embedding != "none",
+        _value_embedding,
+        shared=_shared_embedding,
+        unremovable="tokens look up the values of all heads",
+        unjoinable="tokens look up the values of all heads",
+    ),
     "talking_heads": Switch(
         "talking heads",
         ("talking_heads",),
@@ -91,3 +135,8 @@ def active(model: ConfigDict) -> tuple[Switch, ...]:
 def parameters(model: ConfigDict) -> Parameters:
     """Returns the declarations of one layer's switches, beside those of its kind of attention."""
     return {name: one for switch in active(model) for name, one in switch.parameters(model).items()}
+
+
+def model_parameters(model: ConfigDict) -> Parameters:
+    """Returns the declarations of what switches share between layers."""
+    return {name: one for switch in active(model) for name, one in switch.shared(model).items()}

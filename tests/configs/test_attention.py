@@ -46,6 +46,12 @@ MLA = {"model__attention__kind": "mla"}
             {"model__attention__talking_heads": True, "model__attention__kernel": "xla"},
             ["model.attention.kernel = 'xla'", "talking_heads = True", "auto or reference"],
         ),
+        ({**MLA, "model__attention__value_residual": "fixed"}, ["value_residual = 'fixed'", "'mla'"]),
+        ({**MLA, "model__attention__value_embedding": "layer"}, ["value_embedding = 'layer'", "'mla'"]),
+        (
+            {"model__attention__value_residual": "fixed", "model__attention__qkv": "fused"},
+            ["model.attention.qkv = 'fused'", "value_residual = 'fixed'"],
+        ),
         ({"model__attention__gate__dims": 4}, ["model.attention.gate.dims = 4", "gate.kind = 'none'"]),
         (
             {"model__attention__gate__kind": "head", "model__attention__gate__dims": 4000},

@@ -174,6 +174,8 @@ OUTSIDE = {
     "attention.kind": {"attention.kind": "mla"},
     "attention.sinks": {"attention.sinks": True},
     "attention.gate.kind": {"attention.gate.kind": "head"},
+    "attention.value_residual": {"attention.value_residual": "fixed"},
+    "attention.value_embedding": {"attention.value_embedding": "shared"},
     "attention.talking_heads": {"attention.talking_heads": True},
     "attention.weights.kind": {"attention.weights.kind": "sigmoid"},
     "attention.weights.top_k": {"attention.weights.kind": "top_k", "attention.weights.top_k": 3},

@@ -43,6 +43,8 @@ CASES: dict[str, dict[str, Any]] = {
     "output gate by head, of 5 dims": {"attention__gate__kind": "head", "attention__gate__dims": 5},
     "output gate by element, exclusive": {"attention__gate__kind": "element", "attention__exclusive": True},
     "talking heads": {"attention__talking_heads": True},
+    "value residual and embeddings": {"attention__value_residual": "learned", "attention__value_embedding": "layer"},
+    "value embeddings, shared": {"attention__value_embedding": "shared", "tie_embeddings": False},
     "sigmoid": {"attention__weights__kind": "sigmoid"},
     "top-k": {"attention__weights__kind": "top_k", "attention__weights__top_k": 3},
     "differential": {"attention__kind": "differential", "num_kv_heads": 2},

@@ -113,6 +113,15 @@ CASES: dict[str, dict[str, Any]] = {
     "output gate by element": _attention(gate__kind="element"),
     "output gate by head, of 5 dims": _attention(gate__kind="head", gate__dims=5),
     "MLA, output gate by element": {**MLA, **_attention(gate__kind="element")},
+    "value residual, fixed": _attention(value_residual="fixed"),
+    "value residual, learned": {"model.num_layers": 3, **_attention(value_residual="learned")},
+    "value embeddings, shared": _attention(value_embedding="shared", qkv="fused"),
+    "value embeddings by layer": _attention(value_embedding="layer"),
+    "differential attention, both value mixes, layers compiled once": {
+        "model.num_layers": 3,
+        "model.scan_layers": "yes",
+        **_attention(kind="differential", value_residual="learned", value_embedding="layer"),
+    },
     "exclusive self-attention (XSA)": _attention(exclusive=True),
     "talking heads": _attention(talking_heads=True),
     "talking heads, ALiBi, soft cap, sinks": {

@@ -23,6 +23,7 @@ def logits(
     windows = tuple(model.attention.window_pattern) or (model.attention.window,)
     x = params["embedding"][tokens] + written.embedded(model, kinds[0], params.get("schemes", {}), p)
     met: dict[str, int] = {}
+    shared = {"value_embedding": params.get("value_embedding")}
     for layer in range(model.num_layers):
         kind, window = kinds[layer % len(kinds)], windows[layer % len(windows)] or None
         own = dict(params.get("schemes", {}).get(kind, {}))
@@ -31,7 +32,7 @@ def logits(
         met[kind] = met.get(kind, 0) + 1
         block = _layer(params["blocks"], layer)
         h = norm(model, x, block["attention_norm"])
-        x = x + attention(model, kind, window, block["attention"], own, h, p, seen, layer)
+        x = x + attention(model, kind, window, block["attention"], own, h, p, seen, layer, tokens, shared)
         h, mlp = norm(model, x, block["mlp_norm"]), block["mlp"]
         gate = h @ mlp["gate"]["kernel"]
         x = x + (gate / (1 + np.exp(-gate)) * (h @ mlp["up"]["kernel"])) @ mlp["down"]["kernel"]
@@ -62,10 +63,13 @@ def attention(
     p: np.ndarray,
     seen: list[tuple[np.ndarray, np.ndarray]] | None = None,
     layer: int = 0,
+    tokens: np.ndarray | None = None,
+    shared: Arrays | None = None,
 ) -> np.ndarray:
     """Returns a layer's attention [T, D] of normalised input [T, D]."""
     project = latent if model.attention.kind == "mla" else grouped
     q, k, v, factor = project(model, kind, own, h, p)
+    v = _values(model, own, v, tokens, shared)
     q = q * written.temperature(model, kind, p)[:, None, None]
     requested, dims = model.attention, q.shape[2]
     scale = (
@@ -106,6 +110,21 @@ def attention(
         if seen is not None:
             seen.append((one, heads[-1]))
     return linear(np.concatenate(heads, axis=1), own["out"])
+
+
+def _values(model: ConfigDict, own: Arrays, v: np.ndarray, tokens: Any, shared: Arrays | None) -> np.ndarray:
+    """Returns a layer's values [T, G, V] mixed with the first layer's, kept in `shared`, and with looked-up ones."""
+    requested = model.attention
+    shared = {} if shared is None else shared
+    first = shared.setdefault("first", v)
+    if requested.value_residual != "none":
+        a, b = own["value_mix"]["residual_lambdas"] if requested.value_residual == "learned" else (0.5, 0.5)
+        v = a * first + b * v
+    if requested.value_embedding != "none":
+        a, b = own["value_mix"]["embedding_lambdas"]
+        table = shared["value_embedding"] if requested.value_embedding == "shared" else own["value_mix"]["table"]
+        v = a * table[tokens].reshape(v.shape) + b * v
+    return v
 
 
 def _group(k: np.ndarray, head: int, model: ConfigDict) -> np.ndarray:
