@@ -76,9 +76,9 @@ def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     eval/quality/sliding.py), under "sliding". Beyond the training length "control" has the loss of the same rows with
     attention windows of the training length: what is lower than that comes from farther back.
 
-    `split` is what was scored (`eval.split`), `text` its loss by piece of text (see `Tally.text`). The bytes of
-    token files are measured from a decoded sample and said to be so ("bytes_measured"), or not known
-    ("bits_per_byte_reason").
+    `split` is what was scored (`eval.split`), `text` its loss by piece of text (see `Tally.text`), which each entry of
+    `by_length` has for its own rows. The bytes of token files are measured from a decoded sample and said to be so
+    ("bytes_measured"), or not known ("bits_per_byte_reason").
 
     Of a mixture of texts (`data.mixture`) `loss` is over all their validation tokens together, and `by_source` has each
     text by its name: its share of the training rows, loss, interval, bits a byte, tokens and bytes.
@@ -156,6 +156,7 @@ def _at_length(run: Run, source: Source, variant: Variant, progress: Quiet) -> d
     rows = source.at(variant.length)
     tally = _tallied(run, variant, progress.track(name, rows.batches, rows.number))
     results = {**_figures(tally, resamples), "dropped": rows.dropped, "by_position": tally.by_position()}
+    results["text"] = tally.text()
     if not tally.tokens:
         results["reason"] = "no answer lies farther back than the training length"
     windows = None if variant.scaling == CONTROL else source.sliding(variant.length)

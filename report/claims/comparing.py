@@ -9,10 +9,8 @@ Of retrieval past the training length nothing is claimed where an evaluation say
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-from scipy import special
 
 from report.claims.comparable import REFUSED, Mark, agreements, marks, reference_arm, touches, within
 from report.reading.directories import Arm, Study
@@ -35,6 +33,8 @@ from report.statistics.pooling import Pooled
 from report.statistics.pooling import pooled as pooled_deviation
 from report.statistics.sequential import LEVEL
 from report.statistics.shares import paired_shares
+
+Texts = Mapping[int, text_noise.Pieces | None]  # of one side of a difference, by seed
 
 RESOLVED = "resolved"
 UNRESOLVED = "not resolved"
@@ -198,11 +198,11 @@ def _no_look(study: Study) -> str:
 
 
 def _together(arms: Sequence[Arm], baseline: Arm, measure: str) -> Pooled | None:
-    """Returns the deviation over all arms that ran with the baseline's seeds, where its test does not refuse it."""
+    """Returns the deviation over all arms that ran with the baseline's seeds; None where deviations clearly differ."""
     by_arm = {arm.name: values(arm, measure) for arm in arms}
     seeds = set(by_arm[baseline.name])
     result = pooled_deviation({name: one for name, one in by_arm.items() if set(one) == seeds})
-    return None if result is None or result.refused else result
+    return None if result is None or result.unequal else result
 
 
 def values(arm: Arm, measure: str) -> dict[int, float]:
@@ -226,7 +226,8 @@ def _comparison(
     own, other = values(arm, measure), values(baseline, measure)
     noise = _noise(together if set(own) == set(other) else None, level)
     if measure == "loss":
-        difference = paired(own, other, _with_text(noise, arm, baseline, set(own) & set(other)))
+        texts = [{run.seed: pieces(run) for run in side.done} for side in (arm, baseline)]
+        difference = paired(own, other, _with_text(noise, texts[0], texts[1], set(own) & set(other)))
         shown = loss(arm), loss(baseline)
     else:
         difference = paired_shares(_shares(_at_home(arm)), _shares(_at_home(baseline)), noise)
@@ -241,16 +242,17 @@ def _comparison(
 def _noise(together: Pooled | None, level: float) -> Noise:
     if together is None:
         return Noise(level=level)
-    return Noise(together.deviation, together.arms, together.freedom, level=level)
+    freedom = math.nan if together.refused else together.freedom
+    return Noise(together.deviation, together.arms, freedom, level=level)
 
 
-def _with_text(noise: Noise, arm: Arm, baseline: Arm, seeds: set[int]) -> Noise:
-    """Returns the noise with that of the text, where both arms' runs say what each piece of the same text lost."""
+def _with_text(noise: Noise, arm: Texts, baseline: Texts, seeds: set[int]) -> Noise:
+    """Returns the noise with that of the text, where both sides know what each piece of the same text lost."""
     kept = tuple(sorted(seeds))
-    results = [{run.seed: one for run in each.done if (one := pieces(run)) is not None} for each in (arm, baseline)]
-    if len(kept) < 2 or not all(seed in each for seed in kept for each in results):
+    mine, other = ({seed: one for seed, one in side.items() if one is not None} for side in (arm, baseline))
+    if len(kept) < 2 or not all(seed in side for seed in kept for side in (mine, other)):
         return noise
-    sums_SD, tokens_D = text_noise.differences(results[0], results[1], kept), results[0][kept[0]].tokens
+    sums_SD, tokens_D = text_noise.differences(mine, other, kept), mine[kept[0]].tokens
     if sums_SD is None:
         return noise
     variance, freedom = text_noise.variance(sums_SD, tokens_D)
@@ -313,8 +315,8 @@ def _equivalence(one: Comparison) -> float:
     gap = one.difference
     if one.verdict not in (RESOLVED, UNRESOLVED) or not one.care > 0 or not gap.error > 0:
         return math.nan
-    nearest = (abs(gap.mean) - one.care) / gap.error
-    return min(1.0, 2 * float(special.stdtr(gap.freedom, nearest)) * LEVEL / one.level)
+    inside = one.care - abs(gap.mean)
+    return min(1.0, gap.spread(len(gap.seeds)).p(inside) * LEVEL / one.level) if inside > 0 else 1.0
 
 
 def _judged(one: Comparison, p: float, size: int, smaller: float) -> Comparison:
@@ -390,7 +392,7 @@ def _scaling_table(arm: Arm, measure: str, multiple: float, points: list[Point],
     estimate: Callable[[Iterable[Point]], Estimate] = mean_loss if measure == "loss" else pooled
     own = by_scaling.get(TRAINED, [])
     together = pooled_deviation({name: {one.seed: one.value for one in here} for name, here in by_scaling.items()})
-    noise = _noise(None if together is None or together.refused else together, level)
+    noise = _noise(None if together is None or together.unequal else together, level)
     lines = []
     for scaling in sorted(by_scaling, key=scaling_order):
         here = by_scaling[scaling]
@@ -402,4 +404,6 @@ def _scaling_table(arm: Arm, measure: str, multiple: float, points: list[Point],
 def _gap(measure: str, mine: list[Point], own: list[Point], noise: Noise) -> Difference:
     if measure == "retrieval":
         return paired_shares(_shares(mine), _shares(own), noise)
-    return paired({point.seed: point.value for point in mine}, {point.seed: point.value for point in own}, noise)
+    values = [{point.seed: point.value for point in side} for side in (mine, own)]
+    texts = [{point.seed: point.text for point in side} for side in (mine, own)]
+    return paired(values[0], values[1], _with_text(noise, texts[0], texts[1], set(values[0]) & set(values[1])))

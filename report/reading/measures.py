@@ -4,7 +4,7 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -158,6 +158,7 @@ class Point:
     merged: tuple[float, ...] = ()  # other depths that this cell stands for
     stretch: float = math.nan  # by how much the slowest rotary pair is slowed; nan: not known
     local: bool = False  # the evaluation says that it does not measure distance (measures_distance is false)
+    text: Pieces | None = field(default=None, compare=False)  # the loss by piece of text; None: not known
 
     @property
     def worth(self) -> tuple[float, float]:
@@ -193,7 +194,8 @@ def _losses(arm: Arm, part: str = "") -> list[Point]:
         for raw in objects(run.evals.get("loss"), "by_length"):
             result = mapping(raw.get(part)) if part else raw
             low, high = bounds(result.get("interval"))
-            points.append(_point(arm, run, raw, number(result.get("loss")), low, high))
+            point = _point(arm, run, raw, number(result.get("loss")), low, high)
+            points.append(replace(point, text=_pieces(result.get("text"))))
     return [point for point in points if math.isfinite(point.value) and point.multiple > 0]
 
 
@@ -325,7 +327,10 @@ def pooled(points: Iterable[Point]) -> Estimate:
 
 def pieces(run: Run) -> Pieces | None:
     """Returns a run's validation losses by piece of text, as eval/loss.json has them; None for none."""
-    raw = dig(run.evals.get("loss"), "text")
+    return _pieces(dig(run.evals.get("loss"), "text"))
+
+
+def _pieces(raw: Any) -> Pieces | None:
     loss, tokens = (np.array([number(one) for one in items(raw, key)]) for key in ("loss", "tokens"))
     if not loss.size or loss.size != tokens.size or not np.isfinite(loss.sum() + tokens.sum()) or not tokens.min() > 0:
         return None

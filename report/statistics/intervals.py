@@ -22,6 +22,7 @@ CONFIDENCE = 0.95
 POWER = 0.8  # with which the smallest difference a design could have seen is seen
 BOOTSTRAP_FROM = 6  # seeds; the resampled means of fewer cannot hold the true one 95 times in 100
 RESAMPLES = 4999
+SMALLEST_P = 1e-12  # of a p-value that is searched for
 
 
 @functools.cache
@@ -56,9 +57,10 @@ class Difference:
     Attributes:
         deviation: of the differences between seeds, pooled over arms where `pooled` says so; nan with fewer than two.
         bootstrap: the bootstrap's interval, which `low` and `high` hold; nan with fewer than BOOTSTRAP_FROM seeds.
-        freedom: degrees of freedom of the t distribution; nan: seeds - 1.
+        freedom: degrees of freedom of `deviation`; nan: seeds - 1.
         pooled: arms over which the deviation is pooled; 0: it is these seeds' own.
         text_error: standard error that other text would add; 0 where it is not known or not counted.
+        text_freedom: degrees of freedom of `text_error`.
         few: the seeds are too few for an interval that says anything.
     """
 
@@ -72,6 +74,7 @@ class Difference:
     freedom: float = math.nan
     pooled: int = 0
     text_error: float = 0.0
+    text_freedom: float = math.inf
     few: bool = False
 
     @property
@@ -87,8 +90,16 @@ class Difference:
     @property
     def error(self) -> float:
         """The standard error of the mean, of seeds and, if known, of the text; nan with fewer than two seeds."""
-        number = len(self.seeds)
-        return math.nan if number < 2 else math.hypot(self.deviation / math.sqrt(number), self.text_error)
+        return self.spread(len(self.seeds)).error
+
+    def spread(self, number: int) -> "Spread":
+        """Returns the noise of the mean over `number` seeds whose deviation is this one; nan with fewer than two."""
+        if number < 2:
+            return Spread(math.nan, math.nan)
+        freedom = self.freedom
+        if number != len(self.seeds) or not math.isfinite(freedom):
+            freedom = (number - 1.0) * max(1, self.pooled - 1)
+        return Spread(self.deviation / math.sqrt(number), freedom, self.text_error, self.text_freedom)
 
     def smallest_seen(self, comparisons: int = 1, level: float = 1 - CONFIDENCE) -> float:
         """Returns the smallest true difference that these seeds show with probability POWER, at this spread.
@@ -98,10 +109,7 @@ class Difference:
             level: of all of them together.
         """
         number = len(self.seeds)
-        if number < 2:
-            return math.nan
-        freedom = self.freedom if math.isfinite(self.freedom) else number - 1
-        return self.error * _seen(freedom, level / max(1, comparisons))
+        return math.nan if number < 2 else self.spread(number).seen(level / max(1, comparisons))
 
     def seeds_to_see(self, size: float, comparisons: int = 1, most: int = 10_000) -> int | None:
         """Returns how many seeds would show a true difference of `size` with probability POWER, at this spread.
@@ -118,9 +126,7 @@ class Difference:
             return None
 
         def enough(number: int) -> bool:
-            error = math.hypot(self.deviation / math.sqrt(number), self.text_error)
-            freedom = (number - 1) * max(1, self.pooled - 1)
-            return error * _seen(freedom, (1 - CONFIDENCE) / max(1, comparisons)) <= size
+            return self.spread(number).seen((1 - CONFIDENCE) / max(1, comparisons)) <= size
 
         low, high = 1, 2
         while not enough(high):
@@ -131,6 +137,62 @@ class Difference:
             middle = (low + high) // 2
             low, high = (low, middle) if enough(middle) else (middle, high)
         return high
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The noise of a mean difference: the error of its seeds and that of its text, each with its degrees of freedom.
+
+    Half an interval is sqrt(t_1^2 e_1^2 + t_2^2 e_2^2), with the standard errors e and each t the quantile of its own
+    degrees: Banerjee's (Sankhya 22, 1960), which covers at least as often as it says at every level, whatever the true
+    variances. Satterthwaite's (1946) single number of degrees does not: where the seeds' variance is small by chance,
+    the text's many degrees take over, and at the levels of Holm's correction that gave twice the false claims allowed.
+    """
+
+    seeds: float  # standard error, as `text`
+    freedom: float
+    text: float = 0.0
+    text_freedom: float = math.inf
+
+    @property
+    def error(self) -> float:
+        """The standard error of both together."""
+        return math.hypot(self.seeds, self.text)
+
+    def half(self, level: float) -> float:
+        """Returns half the interval's width at a two-sided level."""
+        of_seeds = -float(special.stdtrit(self.freedom, level / 2)) * self.seeds
+        return math.hypot(of_seeds, _student(self.text_freedom, level) * self.text) if self.text > 0 else of_seeds
+
+    def p(self, distance: float) -> float:
+        """Returns the level at which half the interval is `distance`, 0 or more: a two-sided p-value."""
+        if not self.error > 0:
+            return float(distance == 0)
+        if not self.text > 0 or not math.isfinite(self.error):
+            return float(2 * special.stdtr(self.freedom, -distance / self.error))
+        low, high = math.log(SMALLEST_P), 0.0
+        while high - low > 1e-6:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.half(math.exp(middle)) > distance else (low, middle)
+        return math.exp(high)
+
+    def seen(self, level: float) -> float:
+        """Returns the smallest true difference that a two-sided test at `level` shows with probability POWER."""
+        freedom = self.freedom
+        if self.text > 0 and math.isfinite(self.error):
+            # The degrees whose quantile is as far out: what the power of this test is like.
+            critical, low, high = self.half(level) / self.error, *sorted((freedom, min(self.text_freedom, 1e6)))
+            while high - low > 1e-3 * low:
+                middle = math.sqrt(low * high)
+                low, high = (middle, high) if _student(middle, level) > critical else (low, middle)
+            freedom = round(low, 2)
+        return self.error * _seen(freedom, level)
+
+
+def _student(freedom: float, level: float) -> float:
+    if math.isinf(freedom):
+        return _quantile(level)
+    return -float(special.stdtrit(freedom, level / 2))
 
 
 @functools.cache
@@ -183,6 +245,7 @@ class Noise:
 
     Attributes:
         deviation: of the differences between seeds, pooled over `arms` arms, with `freedom` degrees; nan: not pooled.
+        freedom: nan: the pooled deviation is a lower bound, and the degrees are the seeds' own (`Pooled.refused`).
         text_variance: of the mean difference, from the choice of text, with `text_freedom` degrees; 0: not known.
         resampled: the bootstrap's interval over documents and seeds together; nan: that over seeds is made.
         level: the interval's and the test's, two-sided.
@@ -201,8 +264,8 @@ def paired(arm: Mapping[int, float], baseline: Mapping[int, float], noise: Noise
     """Returns arm - baseline over the seeds both have, with its interval and the paired t-test's p.
 
     The interval is Student's t; from BOOTSTRAP_FROM seeds on, the wider at each end of that and of the bootstrap's. A
-    deviation that is pooled over arms takes the place of the seeds' own where it is the larger, and in any case gives
-    its degrees of freedom. Noise of the text adds its variance, the degrees being Satterthwaite's (1946).
+    deviation that is pooled over arms replaces the seeds' own where it is the larger, and gives its degrees of freedom
+    where it has any. Noise of the text adds its variance (`Spread`).
 
     Args:
         arm, baseline: a value for each seed.
@@ -221,27 +284,19 @@ def paired(arm: Mapping[int, float], baseline: Mapping[int, float], noise: Noise
         return Difference(mean, math.nan, math.nan, math.nan, seeds)
     deviation, freedom = _standard_error(differences) * math.sqrt(number), number - 1.0
     if math.isfinite(noise.deviation):
-        deviation, freedom = max(deviation, noise.deviation), noise.freedom
+        deviation = max(deviation, noise.deviation)
+        freedom = noise.freedom if math.isfinite(noise.freedom) else freedom
     text = math.sqrt(noise.text_variance)
-    result = Difference(mean, math.nan, math.nan, math.nan, seeds, deviation, freedom=freedom, text_error=text)
-    freedom = satterthwaite(deviation**2 / number, freedom, noise.text_variance, noise.text_freedom)
-    error = result.error
-    p = float(2 * special.stdtr(freedom, -abs(mean) / error)) if error > 0 else float(mean == 0)
-    half = -float(special.stdtrit(freedom, noise.level / 2)) * error
+    result = Difference(
+        mean, math.nan, math.nan, math.nan, seeds, deviation, freedom=freedom, text_error=text,
+        text_freedom=noise.text_freedom,
+    )  # fmt: skip
+    spread = result.spread(number)
+    p, half = spread.p(abs(mean)), spread.half(noise.level)
     resampled = noise.resampled if math.isfinite(noise.resampled[0]) else bootstrap(differences, noise.level)
     low, high = np.nanmin([mean - half, resampled[0]]), np.nanmax([mean + half, resampled[1]])
-    pooled = noise.arms if math.isfinite(noise.deviation) else 0
-    return replace(
-        result, low=float(low), high=float(high), p=p, bootstrap=resampled, freedom=freedom, pooled=pooled
-    )  # fmt: skip
-
-
-def satterthwaite(first: float, first_freedom: float, second: float, second_freedom: float) -> float:
-    """Returns the degrees of freedom of the sum of two independent estimates of variance (Satterthwaite 1946)."""
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        spread = np.float64(first) ** 2 / first_freedom + np.float64(second) ** 2 / second_freedom
-        result = float((np.float64(first) + second) ** 2 / spread)
-    return result if second > 0 and math.isfinite(result) else first_freedom
+    pooled = noise.arms if math.isfinite(noise.freedom) else 0
+    return replace(result, low=float(low), high=float(high), p=p, bootstrap=resampled, pooled=pooled)
 
 
 def bootstrap(values: np.ndarray, level: float = 1 - CONFIDENCE) -> tuple[float, float]:

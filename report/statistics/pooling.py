@@ -7,7 +7,12 @@ each seed's (a two-way table without interaction). A difference of two arms then
 Bartlett's test over the arms' residuals decides at REFUSED_BELOW, a level at which it refuses one table in four whose
 deviations are equal (Bancroft 1964 on preliminary tests): with few seeds it has little power, and pooling what is
 unequal is the worse fault. For the same reason a difference whose own deviation is the larger keeps that one
-(`intervals.paired`). What remains by simulation is in docs/log.md.
+(`intervals.paired`).
+
+A test that decides which of two tests is made adds the false claims of both: a small deviation by chance makes
+Bartlett's test refuse and its own t-test claim. So a refusal costs the pooled degrees of freedom, and the pooled
+deviation stays as the least one; every claim is then one that the pooled test would make too. Only below UNEQUAL_BELOW,
+where deviations clearly differ, does each difference stand on its own. What remains by simulation is in docs/log.md.
 """
 
 import math
@@ -18,6 +23,7 @@ import numpy as np
 from scipy import special
 
 REFUSED_BELOW = 0.25
+UNEQUAL_BELOW = 0.001
 
 
 @dataclass(frozen=True)
@@ -39,8 +45,13 @@ class Pooled:
 
     @property
     def refused(self) -> bool:
-        """True where the arms' deviations differ too much to be pooled."""
+        """True where the arms' deviations may differ: the degrees of freedom are a difference's own."""
         return not self.p >= REFUSED_BELOW
+
+    @property
+    def unequal(self) -> bool:
+        """True where the arms' deviations clearly differ: nothing is pooled."""
+        return not self.p >= UNEQUAL_BELOW
 
 
 def pooled(values: Mapping[str, Mapping[int, float]]) -> Pooled | None:

@@ -1,6 +1,7 @@
 """What other text would change: the noise that documents add to a difference of losses, with that of seeds.
 
-All arms of a study are scored on the same documents, so a difference of losses is paired by seed and by document. Its
+All arms of a study are scored on the same documents, and all scalings at a length on the same blocks of rows (which
+stand for documents below), so a difference of losses is paired by seed and by document. Its
 mean over S seeds has the variance
 
     (between seeds) / S + (between documents) / D - (seed by document) / (S D),

@@ -32,7 +32,7 @@ class World:
     seeds: int = 5
     documents: int = 32
     seed_noise: float = 0.01  # nats, of a run beyond its seed
-    text_noise: float = 0.01  # nats, of an arm on one document
+    text_noise: float = 0.01  # nats, of an arm on one document, and of a scaling on one block of a length
     logit_noise: float = 0.5  # of a seed's chance to answer, beyond its seed
     level: float = 1.0  # logit of the chance to answer
     unequal: float = 1.0  # the last arm's noise over the others'
@@ -45,17 +45,29 @@ def expit(x: Any) -> Any:
 
 
 def evaluations(
-    world: World, rng: np.random.Generator, base: float, by_text: np.ndarray, scale: float
+    world: World,
+    rng: np.random.Generator,
+    base: float,
+    by_text: np.ndarray,
+    by_length_text: dict[int, np.ndarray],
+    scale: float,
 ) -> dict[str, Any]:
-    """Returns the evaluations of one run, whose loss is `base` nats and its documents' noise."""
+    """Returns the evaluations of one run, whose loss is `base` nats and its documents' noise.
+
+    Args:
+        by_text: nats of an arm on each document.
+        by_length_text: of each multiple, nats of each scaling on each block, [scalings, blocks].
+    """
     own = base + scale * world.seed_noise * rng.normal()
     tokens = np.full(world.documents, 1000)
     sums = tokens * (own + by_text)
     by_length, cells = [], []
     for multiple in MULTIPLES:
-        for scaling in ("trained", *SCALINGS):
+        for index, scaling in enumerate(("trained", *SCALINGS)):
             entry = {"length": 64 * multiple, "multiple": multiple, "scaling": scaling, "depth": None}
-            by_length.append({**entry, "loss": own + world.seed_noise * rng.normal()})
+            nats = tokens * (own + world.seed_noise * rng.normal() + by_length_text[multiple][index])
+            blocks = {"unit": "blocks", "loss": nats.tolist(), "tokens": tokens.tolist()}
+            by_length.append({**entry, "loss": float(nats.sum() / tokens.sum()), "text": blocks})
             chance = expit(world.level + scale * world.logit_noise * rng.normal())
             cells.append({**entry, "correct": int(rng.binomial(ROWS, chance)), "examples": ROWS, "pairs": 4})
     text = {"unit": "documents", "loss": sums.tolist(), "tokens": tokens.tolist()}
@@ -72,10 +84,12 @@ def report(world: World, rng: np.random.Generator, **given: Any) -> Study:
     for index in range(world.arms):
         last = index == world.arms - 1
         of_arm = world.text_noise * rng.normal(size=world.documents)
+        shape = len(SCALINGS) + 1, world.documents
+        of_lengths = {multiple: world.text_noise * rng.normal(size=shape) for multiple in MULTIPLES}
         runs = []
         for seed in range(world.seeds):
             base = shared[seed] + (world.shift if last else 0.0)
-            evals = evaluations(world, rng, base, of_arm, world.unequal if last else 1.0)
+            evals = evaluations(world, rng, base, of_arm, of_lengths, world.unequal if last else 1.0)
             runs.append(Run(f"arm{index}", seed, Path(), "done", evals=evals))
         arms.append(Arm(f"arm{index}", {}, {}, runs))
     study = Study("s", "", "", "arm0", ["loss", "retrieval"], arms, list(range(world.seeds)), **given)

@@ -11,7 +11,7 @@ from report.claims import words
 from report.claims.comparing import RESOLVED, UNRESOLVED, claims, comparisons
 from report.reading.directories import Arm, Run, Study, Sweep
 from report.statistics import pooling, sequential, shares, text_noise
-from report.statistics.intervals import Noise, paired, wilson
+from report.statistics.intervals import Noise, Spread, paired, wilson
 
 
 def by_seed(values: np.ndarray) -> dict[int, float]:
@@ -100,6 +100,56 @@ def test_text_adds_the_variance_that_the_joint_bootstrap_finds() -> None:
     error = math.sqrt(means.var(ddof=1) / seeds + variance)
     assert (high - low) / 2 == pytest.approx(stats.t.ppf(0.975, seeds - 1) * error, rel=0.15)
     assert math.sqrt(means.var(ddof=1) / seeds) < 0.75 * error, "seeds alone would promise too much"
+
+
+def test_two_kinds_of_noise_claim_falsely_as_often_as_the_level_says_where_satterthwaite_claims_more() -> None:
+    rng, number, level = np.random.default_rng(4), 20_000, 0.002
+    rates = []
+    for ratio in (0.1, 0.3, 1.0, 10.0):  # text's true error over the seeds'
+        gap = rng.normal(size=number) * math.hypot(1, ratio)
+        seeds, text = rng.chisquare(2, number) / 2, ratio**2 * rng.chisquare(31, number) / 31
+        halves = [Spread(math.sqrt(a), 2, math.sqrt(b), 31).half(level) for a, b in zip(seeds, text, strict=True)]
+        rates.append(float(np.mean(np.abs(gap) > halves)))
+        freedom = (seeds + text) ** 2 / (seeds**2 / 2 + text**2 / 31)
+        rates.append(float(np.mean(2 * stats.t.sf(np.abs(gap) / np.sqrt(seeds + text), freedom) < level)))
+    assert max(rates[::2]) < level + 3 * math.sqrt(level / number) and max(rates[1::2]) > 1.5 * level, rates
+
+
+def test_the_p_value_is_the_level_whose_interval_ends_there() -> None:
+    spread = Spread(0.2, 3, 0.1, 31)
+    assert spread.half(spread.p(0.9)) == pytest.approx(0.9, rel=1e-4) and spread.p(0.0) == pytest.approx(1, abs=1e-5)
+    assert Spread(0.2, 3).p(0.9) == pytest.approx(2 * stats.t.sf(4.5, 3))
+    assert Spread(0.2, 3).seen(0.05) < spread.seen(0.05) < Spread(math.hypot(0.2, 0.1), 3).seen(0.05)
+
+
+def test_a_refusal_to_pool_costs_degrees_of_freedom_and_never_lowers_the_deviation() -> None:
+    arm, base = by_seed(np.array([1.0, 1.001, 1.002])), by_seed(np.zeros(3))
+    one = paired(arm, base, Noise(0.5, 4))
+    assert (one.deviation, one.freedom, one.pooled) == (0.5, 2.0, 0)
+    assert one.p == pytest.approx(2 * stats.t.sf(1.001 / (0.5 / math.sqrt(3)), 2))
+
+
+def test_scalings_beyond_the_training_length_count_the_choice_of_text() -> None:
+    rng = np.random.default_rng(5)
+    blocks = rng.normal(0, 0.2, 16)
+
+    def run(seed: int, text: bool) -> Run:
+        entries = []
+        for name, nats in (("trained", 3 + 0 * blocks), ("yarn", 3.0 + blocks + 0.001 * seed)):
+            pieces = {"text": {"unit": "blocks", "loss": (100 * nats).tolist(), "tokens": [100] * 16}} if text else {}
+            loss = float(nats.mean())
+            entries.append({"length": 128, "multiple": 2, "scaling": name, "loss": loss, **pieces})
+        return Run("a", seed, Path(), "done", evals={"loss": {"loss": 3.0, "by_length": entries}})
+
+    halves = []
+    for text in (False, True):
+        arm = Arm("a", {}, {}, [run(seed, text) for seed in range(3)])
+        gap = claims(Study("s", "", "", "a", ["loss"], [arm], [0, 1, 2])).scalings[0].lines[1].difference
+        assert gap is not None
+        halves.append(gap.half)
+    error = blocks.std(ddof=1) / 4
+    assert halves[1] > 20 * halves[0]
+    assert halves[1] == pytest.approx(math.hypot(stats.t.isf(0.025, 15) * error, halves[0]), rel=0.01)
 
 
 def test_text_of_which_all_seeds_lose_alike_adds_nothing() -> None:
