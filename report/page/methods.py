@@ -226,9 +226,11 @@ def _statistics(study: Study) -> str:
         f"{_cited(citations.STATISTICS['holm'])} over {plural(family, 'comparison')}, is at most 0.05."
     ]
     if any(one.measure != "loss" for one in result):
-        said.append(f"Shares have Wilson's interval{_cited(citations.STATISTICS['wilson'])} over rows, widened by the "
-                    f"spread over seeds; their differences have the wider of the paired t-interval and Newcombe's"
-                    f"{_cited(citations.STATISTICS['newcombe'])}.")  # fmt: skip
+        said.append(
+            "Shares have at each end the wider of Student's t over seeds, on the logit scale, and Wilson's interval"
+            f"{_cited(citations.STATISTICS['wilson'])} over the rows of all seeds; differences of shares hold both too"
+            f"{_cited(citations.STATISTICS['newcombe'])}."
+        )
     if math.isfinite(study.care):
         said.append(f"The smallest difference of losses that matters was set to {study.care:g} nats beforehand.")
     if study.plan:
