@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from report.page.formats import PLUS_MINUS, count, counted, decimals, fixed, interval, listed, plural
 from studies.figures import estimate, name_of
 from studies.results import Results
-from studies.spec import LOSS, MEASURES, SHARES, TRAINED, Cell, Study
+from studies.spec import LOCAL, LOSS, MEASURES, SHARES, TRAINED, Cell, Study
 from studies.verdicts import MISSING, OPEN, REVERSED, SHOWS, Verdict
 
 MADE = "<!-- Made by `python -m studies.build` from studies/; do not edit. -->"
@@ -200,6 +200,8 @@ def _conditions(study: Study, results: Results) -> list[str]:
     lines: list[str] = []
     for measure in MEASURES:
         rows = [row for row in results.rows if row.measure == measure and row.length]
+        if measure == LOCAL:  # of the run as trained, whatever scaling it stands beside
+            rows = [row for row in rows if row.scaling == TRAINED]
         lengths = sorted({row.length for row in rows})
         if measure == LOSS or len(lengths) < 2:
             continue

@@ -43,5 +43,6 @@ STUDY = Study(
               "learning rate", {arm: {rate: Cell(f"{arm}-lr{rate:g}") for rate in (0.002, 0.004)}
                                 for arm in ARMS}),
     ),
+    hours="It needs about 0.3 hours of one core here, reckoned from the study of head counts.",
     columns={"kv_bytes_per_token": "KV bytes/token", "parameters": "parameters"},
 )  # fmt: skip
