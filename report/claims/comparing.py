@@ -4,8 +4,8 @@ All claims that one report words are one family for Holm's correction: every arm
 and every RoPE scaling at every length, of all its studies. Of reports in which nothing differs, 5% at most claim
 anything.
 
-Of retrieval past the training length nothing is claimed where an evaluation says that it does not measure distance
-(`measures_distance` is false): such a condition is left out and named.
+Of retrieval past the training length nothing is claimed where no control shows that it measures distance
+(`measures_distance` is not true): such a condition is left out and named.
 """
 
 import math

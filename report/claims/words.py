@@ -68,7 +68,11 @@ def _over_tasks(study: Study) -> str:
 
 
 def _left_out(names: Sequence[str]) -> str:
-    return f" Left out, since retrieval there does not measure distance: {listed(list(names))}." if names else ""
+    return (
+        f" Left out, since no control shows that retrieval there measures distance: {listed(list(names))}."
+        if names
+        else ""
+    )
 
 
 def _between(ends: tuple[float, float]) -> str:

@@ -161,7 +161,8 @@ def _data(facts: _Facts) -> str:
 
 def _mixture(facts: _Facts) -> list[str]:
     """Returns the sources that the arms train on with their weights, where text is not the only one."""
-    weights = {key.rsplit(".", 1)[-1]: facts.value(key) for key in facts.configs[0] if key.startswith("data.weights.")}
+    keys = [key for key in (facts.configs or [{}])[0] if key.startswith("data.weights.")]
+    weights = {key.rsplit(".", 1)[-1]: facts.value(key) for key in keys}
     used = {name: value for name, value in weights.items() if value not in (VARIES, "0.0", "0")}
     return [f"{name} ({value})" for name, value in used.items()] if set(used) - {"text"} else []
 
@@ -201,7 +202,7 @@ def _plain(value: str) -> str:
 
 
 def _seeds(study: Study) -> str:
-    done = sorted({len(arm.done) for arm in study.arms})
+    done = sorted({len(arm.done) for arm in study.arms}) or [0]
     amount = f"{done[0]}" if len(done) == 1 else f"{done[0]} to {done[-1]}"
     planned = f" of {len(study.seeds)}" if done != [len(study.seeds)] else ""
     ended = {status: sum(run.status == status for arm in study.arms for run in arm.runs)

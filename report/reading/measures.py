@@ -157,7 +157,7 @@ class Point:
     pairs: float = math.nan  # pairs, needles, hops or tokens a row
     merged: tuple[float, ...] = ()  # other depths that this cell stands for
     stretch: float = math.nan  # by how much the slowest rotary pair is slowed; nan: not known
-    local: bool = False  # the evaluation says that it does not measure distance (measures_distance is false)
+    local: bool = False  # beyond the training length, and no control shows that it measures distance
     text: Pieces | None = field(default=None, compare=False)  # the loss by piece of text; None: not known
 
     @property
@@ -297,7 +297,8 @@ def _share(arm: Arm, run: Run, raw: dict[str, Any], counts: dict[str, Any]) -> P
     point = _point(arm, run, raw, share.mean, share.low, share.high)
     merged = tuple(number(depth) for depth in items(raw, "merged"))
     pairs = number(raw.get("pairs"))
-    local = raw.get("measures_distance") is False
+    # Beyond the training length only what a control has shown to measure distance counts.
+    local = point.multiple > 1 and raw.get("measures_distance") is not True
     counted = replace(point, correct=correct, examples=examples, independent=independent, pairs=pairs)
     return replace(counted, merged=merged, local=local)
 

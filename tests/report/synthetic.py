@@ -157,10 +157,13 @@ def retrieval_json(
                 right = round(examples * min(1.0, max(0.0, start - lost)))
                 row += right
                 share = {"examples": examples, "correct": right, "accuracy": right / examples, "interval": [0.0, 1.0]}
-                cells.append(setting | {"depth": depth} | share | {"exact_match": None})
+                known = {"exact_match": None, "measures_distance": None if times <= 1 else True}
+                cells.append(setting | {"depth": depth} | share | known)
             share = {"examples": 5 * examples, "correct": row, "accuracy": row / (5 * examples), "interval": [0.0, 1.0]}
             by_length.append(
-                {k: v for k, v in setting.items() if k != "pairs"} | share | {"loss": 0.1, "exact_match": None}
+                {k: v for k, v in setting.items() if k != "pairs"}
+                | share
+                | {"loss": 0.1, "exact_match": None, "measures_distance": None if times <= 1 else True}
             )
     return {
         "schema": 1,

@@ -56,7 +56,10 @@ def test_the_report_shows_distances_and_the_local_baseline(tmp_path):
 
 
 def test_results_from_before_distances_were_measured_are_read_and_marked(tmp_path):
-    study = study_of(tmp_path, synthetic.retrieval_json(1.0))
+    evaluated = synthetic.retrieval_json(1.0)
+    for entry in evaluated["by_length"]:
+        del entry["measures_distance"]
+    study = study_of(tmp_path, evaluated)
     (arm,) = study.arms
     assert distance.mark(arm, 63) == "" and distance.mark(arm, 126) == distance.UNKNOWN
     cells = dict(zip([column.key for column in table.build(study).columns], table.build(study).rows[0][1], strict=True))
@@ -90,7 +93,7 @@ def test_no_scaling_is_claimed_to_be_better_where_retrieval_does_not_measure_dis
     tables, said = scalings_of(tmp_path / "part", local_at(whole, 4, local))
     assert tables[4].local == (local,) and local not in [line.scaling for line in tables[4].lines]
     (sentence,) = [text for text in said if "252 tokens" in text]
-    assert "Left out, since retrieval there does not measure distance: " in sentence
+    assert "Left out, since no control shows that retrieval there measures distance: " in sentence
     if local == "trained":  # nothing is left that the others could be compared with
         assert all(line.difference is None for line in tables[4].lines) and "Against" not in sentence
     else:
@@ -105,7 +108,7 @@ def test_a_length_at_which_nothing_measures_distance_is_named_and_claims_nothing
     tables, said = scalings_of(tmp_path, local_at(local_at(evaluated, 8, "linear"), 8))
     assert tables[8].lines == () and len(tables[8].local) == 2
     (sentence,) = [text for text in said if "504 tokens" in text]
-    assert "nothing is claimed. Left out, since retrieval there does not measure distance: " in sentence
+    assert "nothing is claimed. Left out, since no control shows that retrieval there measures distance: " in sentence
 
 
 def test_a_condition_that_does_not_measure_distance_in_one_run_is_no_task_of_the_mean_over_tasks(tmp_path):
@@ -122,4 +125,12 @@ def test_a_condition_that_does_not_measure_distance_in_one_run_is_no_task_of_the
     assert result is not None and result.local == ("mqar at 252",) and "mqar at 252" not in result.tasks
     assert len(result.tasks) == 3
     (sentence,) = [one.text for one in words.arms(study) if "IQM" in one.text]
-    assert sentence.endswith("Left out, since retrieval there does not measure distance: mqar at 252.")
+    assert sentence.endswith("Left out, since no control shows that retrieval there measures distance: mqar at 252.")
+
+
+def test_retrieval_of_unknown_distance_claims_nothing(tmp_path):
+    without = measured({}, ("linear", "yarn"))  # as evaluations without the local baseline write it
+    known = measured({2: 0.03, 4: 0.03, 8: 0.03}, ("linear", "yarn"))
+    tables = {name: scaling_tables(study_of(tmp_path / name, one)) for name, one in (("a", without), ("b", known))}
+    assert not any(line.resolved for table in tables["a"] for line in table.lines) and len(tables["b"]) == 3
+    assert all(not table.lines for table in tables["a"])

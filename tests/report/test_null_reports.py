@@ -69,7 +69,15 @@ def evaluations(
             blocks = {"unit": "blocks", "loss": nats.tolist(), "tokens": tokens.tolist()}
             by_length.append({**entry, "loss": float(nats.sum() / tokens.sum()), "text": blocks})
             chance = expit(world.level + scale * world.logit_noise * rng.normal())
-            cells.append({**entry, "correct": int(rng.binomial(ROWS, chance)), "examples": ROWS, "pairs": 4})
+            cells.append(
+                {
+                    **entry,
+                    "correct": int(rng.binomial(ROWS, chance)),
+                    "examples": ROWS,
+                    "pairs": 4,
+                    "measures_distance": True,
+                }
+            )
     text = {"unit": "documents", "loss": sums.tolist(), "tokens": tokens.tolist()}
     loss = {"loss": float(sums.sum() / tokens.sum()), "tokens": int(tokens.sum()), "text": text, "by_length": by_length}
     if not world.whole:
