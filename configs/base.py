@@ -36,7 +36,7 @@ from configs.schema import (
 
 _POSITIVE, _NOT_NEGATIVE = above(0), at_least(0)
 # Every table of layers or heads grows with them; the deepest published networks have a thousand layers.
-MOST_LAYERS, MOST_HEADS = 10_000, 65_536
+MOST_LAYERS, MOST_HEADS = 10_000, attention.MOST_HEADS
 _LAYERS = rule(f"above 0 and at most {MOST_LAYERS}", lambda value: 0 < value <= MOST_LAYERS)
 _HEADS = rule(f"above 0 and at most {MOST_HEADS}", lambda value: 0 < value <= MOST_HEADS)
 _COUNTS = each("whole numbers above 0", int, lambda item: item > 0)
@@ -69,6 +69,10 @@ _ATTENTION = group(
     window=unset(int, "keys seen by each query, itself included; unset: all before it", _POSITIVE),
     window_pattern=field((), "windows by layer, repeated, 0 = no window, e.g. (64, 64, 0); empty: `window`",
                          each("whole numbers, 0 (none) or more", int, lambda item: item >= 0)),
+    window_stages=field((), "a window that grows in training: dict(steps=, window=), ... before the model's own "
+                        "windows; no query sees more in that stage"),
+    pattern=field((), "heads by layer, repeated: dict(num_heads=, num_kv_heads=, head_dim=, theta=); what an item "
+                  "leaves out is the model's; empty: all layers alike"),
     qk_norm=field(False, "RMSNorm over head_dim of queries and keys, before rotation"),
     soft_cap=unset(float, "scores become cap * tanh(scores / cap); unset: none", _POSITIVE),
     sinks=field(False, "a learned score in each head's softmax, of a key with value 0 (gpt-oss)"),
@@ -94,6 +98,11 @@ _ATTENTION = group(
     value_embedding=field("none", "mixes in values that tokens look up (modded-nanogpt): none, shared (one table) "
                           "or layer (a table each)", choice("none", "shared", "layer")),
     exclusive=field(False, "heads give what is orthogonal to their token's own value (XSA, 2603.09078)"),
+    tie_kv=field(False, "K = V: values are the keys before norm and rotation, and the cache holds them once"),
+    kv_share=field(1, "consecutive layers that read the keys and values of their first one (CLA, 2405.12981); 1: each "
+                   "has its own", _POSITIVE),
+    kv_share_from=field(0, "the first layer, from 0, of those that kv_share groups: with kv_share = layers from there "
+                        "on, all of them read one layer's (YOCO's second half, 2405.05254)", _NOT_NEGATIVE),
     kv_storage=field("auto", "of the KV cache: auto (the compute dtype), int8 or fp8 (8 bits and a scale)",
                      choice("auto", "int8", "fp8")),
 )  # fmt: skip
@@ -101,6 +110,8 @@ _ATTENTION = group(
 _ROPE_SCALING = group(
     kind=field("none", "how RoPE is stretched to longer rows", choice(*positions.SCALINGS)),
     factor=field(1.0, "s, the stretch", at_least(1)),
+    follow=field("none", "window: in attention.window_stages the factor is the stage's window / original_length",
+                 choice("none", "window")),
     original_length=unset(int, "tokens, the length before stretching; unset: data.length", _POSITIVE,
                           resolve=lambda config: config.data.length),
     beta_fast=field(32.0, "yarn, ntk_by_parts: rotations above which a dim keeps its frequency", _POSITIVE),

@@ -14,12 +14,11 @@ from configs.rules.attention import outputs
 from convert.options import POOLS
 from convert.tensors import PARTS, Params, fuse, split
 from models.declared import attention, positions, switches
-from models.declared.model import layers_of, parameters
+from models.declared.model import parameters
 from models.declared.parameter import KV, QUERY, Parameter
 from models.initial import initialise
+from models.pattern import of_layer, plans, stacks
 from training.run_directory.checkpoint import flat
-
-OUT = "blocks.attention.out.kernel"
 
 # Added to the seed, so that fresh heads are not those the run began with where both seeds are the default.
 FRESH = 0x6B76
@@ -89,12 +88,12 @@ def masked(model: ConfigDict, params: Params, heads: Iterable[tuple[int, int]]) 
     Raises:
         UserError: there is no such head.
     """
-    count = outputs(model)[0]
-    rows = np.ones((model.num_layers, count), np.float32)
-    for layer, head in checked(model, heads):
-        rows[layer, head] = 0
-    kernel = params[OUT]
-    return {**params, OUT: kernel * np.repeat(rows, kernel.shape[1] // count, axis=1)[:, :, None]}
+    gone, result = checked(model, heads), dict(params)
+    for path, layers in stacks(model).items():
+        name, count = f"{path}.attention.out.kernel", outputs(of_layer(model, layers[0]))[0]
+        rows = np.array([[(layer, head) not in gone for head in range(count)] for layer in layers], np.float32)
+        result[name] = params[name] * np.repeat(rows, params[name].shape[1] // count, axis=1)[:, :, None]
+    return result
 
 
 def removed(model: ConfigDict, params: Params, heads: Iterable[tuple[int, int]]) -> tuple[ConfigDict, Params]:
@@ -112,7 +111,7 @@ def removed(model: ConfigDict, params: Params, heads: Iterable[tuple[int, int]])
     keep = [[h for h in range(model.num_heads) if (layer, h) not in gone] for layer in range(model.num_layers)]
     groups = [sorted({h * model.num_kv_heads // model.num_heads for h in kept}) for kept in keep]
     _refuse_uneven(model, keep)
-    for kind in layers_of(model):
+    for kind in {plan.position for plan in plans(model)}:
         if (reason := positions.kind_of(kind).removable) is not None:
             raise UserError(f"model.position.kind = {kind!r}: {reason}; mask them instead")
     for switch in switches.active(model):
@@ -132,9 +131,11 @@ def checked(model: ConfigDict, heads: Iterable[tuple[int, int]]) -> Heads:
     Raises:
         UserError: there is no such layer or head.
     """
-    result, count = frozenset(heads), outputs(model)[0]
+    result = frozenset(heads)
     for layer, head in sorted(result):
-        if not (0 <= layer < model.num_layers and 0 <= head < count):
+        inside = 0 <= layer < model.num_layers
+        count = outputs(of_layer(model, layer) if inside else model)[0]
+        if not (inside and 0 <= head < count):
             raise UserError(
                 f"head {layer}:{head}: the run has layers 0 .. {model.num_layers - 1} with heads 0 .. {count - 1}"
             )
@@ -142,13 +143,18 @@ def checked(model: ConfigDict, heads: Iterable[tuple[int, int]]) -> Heads:
 
 
 def refuse_latent(model: ConfigDict, what: str) -> None:
-    """Refuses attention whose heads cannot be joined or taken out (multi-head latent).
+    """Refuses attention whose heads cannot be joined or taken out: multi-head latent, or shared by layers.
 
     Raises:
         UserError: the model has such.
     """
     if not attention.kind_of(model).surgery:
         raise UserError(f"model.attention.kind = {model.attention.kind!r}: has no {what}")
+    if len(stacks(model)) > 1:
+        share = f"model.attention.kv_share = {model.attention.kv_share}"
+        if model.attention.kv_share > 1:
+            raise UserError(f"{share}: a model whose layers share keys and values has no {what}")
+        raise UserError(f"model.attention.pattern = {model.attention.pattern!r}: layers of unlike heads have no {what}")
 
 
 def _refuse_uneven(model: ConfigDict, keep: list[list[int]]) -> None:

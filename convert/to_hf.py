@@ -35,6 +35,7 @@ from training.run_directory.files import read_json, write_json
 
 # Fields that do not change what a trained model computes without dropout, in float32.
 FREE = "dropout init init_std dtype scan_layers remat attention.kernel attention.qkv attention.kv_storage".split()
+FREE.append("attention.window_stages")  # of training: what is written is the model after the last one
 # Said by layer, and by the number they come to, in `significant`.
 SAID = (
     "position.kind position.pattern attention.window attention.window_pattern attention.scale attention.scale_rule"

@@ -65,6 +65,10 @@ def at_width(config: ConfigDict, width: int, base: int | None, grow: str) -> Con
     here = validate.resolve(config).model
     changed = fields.from_dict(fields.to_dict(config))
     model = changed.model
+    if here.attention.pattern:
+        raise ConfigError(
+            f"model.attention.pattern = {here.attention.pattern!r}: heads by layer do not grow with width"
+        )
     share = width / here.width
     heads = here.num_heads * share if grow == "num_heads" else here.num_heads
     if heads != int(heads) or heads < 1:
@@ -113,9 +117,9 @@ def _activations(model: Transformer, tokens: Array) -> dict[str, Array]:
 
     def watched(index: int, block: Any) -> Any:
         def call(*args: Any, **how: Any) -> Any:
-            x, entry = block(*args, **how)
+            x, *rest = block(*args, **how)
             results[f"layer {index + 1}"] = x.astype(jnp.float32)
-            return x, entry
+            return x, *rest
 
         return call
 

@@ -80,8 +80,13 @@ def sizes(model: ConfigDict, *, length: int, batch: int, dtype: str) -> list[Siz
         stored.attention.kv_storage = storage
         held = counting.kv_cache_bytes(stored, BYTES[dtype], batch=batch, capacity=length)
         per_token = counting.kv_bytes_per_token(stored, BYTES[dtype])
-        longest = max(min(length, plan.window or length) for plan in pattern.plans(stored))
-        per_layer = per_token // stored.num_layers * longest * batch
+        every = pattern.plans(stored)
+        per_layer = max(
+            sum(counting.token_bytes(pattern.of_layer(stored, layer), BYTES[dtype]).values())
+            * min(length, every[layer].window or length)
+            * batch
+            for layer in pattern.owners(stored)
+        )
         results.append(
             Size(dtype if storage == "auto" else storage, per_token, per_layer, sum(held.values()), held["scales"])
         )
@@ -106,6 +111,15 @@ def shaped(heads: int, head_dim: int, *, kv_heads: int | None, layers: int, wind
     for name, value in given.items():
         fields.set_field(config, f"model.{name}", value)
     return validate.resolve(config).model
+
+
+def heads_of(model: ConfigDict) -> str:
+    """Returns the heads as words; where layers are unlike, those of each kind of layer."""
+    every = dict.fromkeys(plan.heads[:3] for plan in pattern.plans(model))
+    words = [f"{groups} KV heads of {heads} heads x {head_dim}" for heads, groups, head_dim in every]
+    kept = len(pattern.owners(model))
+    sharing = "" if kept == model.num_layers else f", kept by {kept} of them"
+    return " and ".join(words) + sharing + (", K = V" if model.attention.tie_kv else "")
 
 
 def _positive(text: str) -> int:
@@ -185,8 +199,7 @@ def main(argv: Sequence[str]) -> int:
     if args.json:
         print(json.dumps([size.described() for size in result], indent=1))
         return 0
-    groups, heads = model.num_kv_heads, model.num_heads
-    kind = "latent (MLA)" if model.attention.kind == "mla" else f"{groups} KV heads of {heads} heads x {model.head_dim}"
+    kind = "latent (MLA)" if model.attention.kind == "mla" else heads_of(model)
     print(f"{model.num_layers} layer(s), {kind}, {args.length:,} tokens x {args.batch}")
     show(result, Console(width=None if Console().is_terminal else 120))
     return 0

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from models.declared.attention import kind_of, weighting_of
 from models.declared.parameter import Parameters, under
 from models.kv_cache import Entry, Placement, Track
 from models.layers import Initializer, Linear, Norm
-from models.positions import Scheme, temperature_of
+from models.positions import Scheme, sequence_lengths, temperature_of
 from models.switches.exclusive import exclusive
 from models.switches.gate import OutputGate
 from models.switches.talking import TalkingHeads
@@ -50,6 +50,13 @@ class Rows:
 
         positions = jnp.full((1, 1), length - 1) if self.positions is None else self.positions[:, -1:]
         return dataclasses.replace(self, positions=positions, segments=cut(self.segments), lengths=cut(self.lengths))
+
+
+class KeyValues(NamedTuple):
+    """What a layer's queries attend to; layers after it may read it too."""
+
+    arrays: dict[str, Array]  # k and v [B, S, G, K], or what latent attention makes them of
+    track: Track  # where the S tokens lie
 
 
 class Core(nnx.Module):
@@ -165,6 +172,7 @@ class Attention(Core):
         )
         mixes = config.attention.value_residual != "none" or config.attention.value_embedding != "none"
         self.value_mix = ValueMix(initial, under(declared, "value_mix")) if mixes else None
+        self.tied = config.attention.tie_kv
 
     def values(self, x_BTD: Array) -> Array:
         """Returns a layer's own values [B, T, G, K] of its normalised input."""
@@ -174,9 +182,10 @@ class Attention(Core):
 
     def project(
         self, x_BTD: Array, *, last_query: bool = False, values: Array | None = None
-    ) -> tuple[Array, Array, Array]:
-        """Returns q [B, T, H, K] (of the last token alone with `last_query`), k and v [B, T, G, K], not yet turned.
+    ) -> tuple[Array, dict[str, Array]]:
+        """Returns q [B, T, H, K] (of the last token alone with `last_query`), and k and v [B, T, G, K], none turned.
 
+        There is no v where values are keys (k is then not normalised yet), and neither in a layer that reads another's.
         `values` are its own, where they are known already.
         """
         rows, length = x_BTD.shape[:2]
@@ -184,16 +193,49 @@ class Attention(Core):
         with jax.named_scope("qkv_projection"):
             if self.qkv is not None:
                 q, k, v = jax.lax.split(self.qkv(x_BTD), (q_width, kv_width, kv_width), axis=2)
-                q = q[:, -1:] if last_query else q
+                q, flat = q[:, -1:] if last_query else q, {"k": k, "v": v}
             else:
-                assert self.query is not None and self.key is not None and self.value is not None
-                q, k, v = self.query(x_BTD[:, -1:] if last_query else x_BTD), self.key(x_BTD), values
-                v = self.value(x_BTD) if v is None else v
+                assert self.query is not None
+                q = self.query(x_BTD[:, -1:] if last_query else x_BTD)
+                into = {"k": self.key, "v": self.value if values is None else None}
+                flat = {name: linear(x_BTD) for name, linear in into.items() if linear is not None}
+                flat |= {} if values is None else {"v": values}
             q_BTHK = q.reshape(rows, -1, self.num_heads, self.head_dim)
-            k_BTGK, v_BTGK = (y.reshape(rows, length, self.num_kv_heads, self.head_dim) for y in (k, v))
-        if self.query_norm is not None and self.key_norm is not None:
-            q_BTHK, k_BTGK = self.query_norm(q_BTHK), self.key_norm(k_BTGK)
-        return q_BTHK, k_BTGK, v_BTGK
+            kv = {name: y.reshape(rows, length, self.num_kv_heads, self.head_dim) for name, y in flat.items()}
+        if self.query_norm is not None:
+            q_BTHK = self.query_norm(q_BTHK)
+        return q_BTHK, kv
+
+    def keys(self, k_BSGK: Array, positions: Array | None, lengths: Array | None, scheme: Scheme) -> Array:
+        """Returns keys normalised and turned."""
+        k_BSGK = k_BSGK if self.key_norm is None else self.key_norm(k_BSGK)
+        with jax.named_scope("rotation"):
+            return scheme.rotate(k_BSGK, positions, lengths, keys=True)
+
+    def keys_values(
+        self, kv: dict[str, Array], rows: Rows, scheme: Scheme, entry: Entry | None, dtype: Any
+    ) -> tuple[KeyValues, Entry | None]:
+        """Returns the keys and values [B, S, G, K] that a call's queries may see, and this layer's part of the cache.
+
+        Args:
+            kv: of the call's tokens, as `project` gives them.
+            rows: where these lie.
+            scheme: the layer's positions.
+            entry: this layer's part of the cache.
+            dtype: to compute in.
+        """
+        track = Track(rows.positions, rows.segments)
+        if not self.tied:
+            kv = {**kv, "k": self.keys(kv["k"], rows.positions, rows.lengths, scheme)}
+        if entry is not None and rows.placement is not None:
+            with jax.named_scope("kv_cache"):
+                entry, kv, track = rows.placement.keep(entry, kv, dtype)
+        if self.tied:
+            lengths = rows.lengths
+            if scheme.uses_lengths and rows.placement is not None and track.positions is not None:
+                lengths = sequence_lengths(track.positions, track.segments)
+            kv = {"k": self.keys(kv["k"], track.positions, lengths, scheme), "v": kv["k"]}
+        return KeyValues(kv, track), entry
 
     def __call__(
         self,
@@ -204,8 +246,9 @@ class Attention(Core):
         window: int | None,
         entry: Entry | None = None,
         last_query: bool = False,
-    ) -> tuple[Array, Entry | None]:
-        """Returns the layer's output [B, T, D] and its part of the cache.
+        shared: KeyValues | None = None,
+    ) -> tuple[Array, Entry | None, KeyValues]:
+        """Returns the layer's output [B, T, D], its part of the cache, and the keys and values that it read.
 
         Args:
             x_BTD: normalised input.
@@ -214,27 +257,26 @@ class Attention(Core):
             window: keys each query sees, itself included.
             entry: this layer's part of the cache.
             last_query: output the last token alone, [B, 1, D]; all keys and values are still written.
+            shared: keys and values of the layer that this one reads; None: its own.
         """
         # The first layer need not compute its values again; a compiled loop cannot tell which layer it is.
         own = rows.first_values if isinstance(rows.layer, int) and rows.layer == 0 else None
-        q_BTHK, k_BSGK, v_BSGK = self.project(x_BTD, last_query=last_query, values=own)
+        q_BTHK, kv = self.project(x_BTD, last_query=last_query, values=own)
         if self.value_mix is not None:
             assert rows.tokens is not None
-            v_BSGK = self.value_mix(v_BSGK, rows.first_values, rows.value_embeddings, rows.tokens)
+            kv["v"] = self.value_mix(kv["v"], rows.first_values, rows.value_embeddings, rows.tokens)
         of_q = rows.last(x_BTD.shape[1]) if last_query else rows
         with jax.named_scope("rotation"):
             q_BTHK = self.scale_queries(scheme.rotate(q_BTHK, of_q.positions, of_q.lengths), of_q, scheme)
-            k_BSGK = scheme.rotate(k_BSGK, rows.positions, rows.lengths, keys=True)
-        of_kv = Track(rows.positions, rows.segments)
-        finish = functools.partial(self.finished, x_BTD=x_BTD, rows=rows, v_BTGV=v_BSGK)
-        if entry is not None and rows.placement is not None:
-            with jax.named_scope("kv_cache"):
-                entry, kept, of_kv = rows.placement.keep(entry, {"k": k_BSGK, "v": v_BSGK}, x_BTD.dtype)
-                k_BSGK, v_BSGK = kept["k"], kept["v"]
-        out_BTHK = self.attend(q_BTHK, k_BSGK, v_BSGK, of_q, of_kv, scheme, window, finish=finish)
+        # The own tokens' values, which are their keys as projected where the two are tied.
+        finish = functools.partial(self.finished, x_BTD=x_BTD, rows=rows, v_BTGV=kv.get("v", kv.get("k")))
+        if shared is None:
+            shared, entry = self.keys_values(kv, rows, scheme, entry, x_BTD.dtype)
+        k_BSGK, v_BSGK = shared.arrays["k"], shared.arrays["v"]
+        out_BTHK = self.attend(q_BTHK, k_BSGK, v_BSGK, of_q, shared.track, scheme, window, finish=finish)
         with jax.named_scope("out_projection"):
             out = out_BTHK.reshape(*out_BTHK.shape[:2], self.num_heads * self.head_dim)
-            return self.out(out), entry
+            return self.out(out), entry, shared
 
 
 def scale_of(config: ConfigDict, dim: int) -> float:

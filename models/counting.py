@@ -62,19 +62,24 @@ def flops_per_token(config: ConfigDict, length: int, *, dense: bool = False) -> 
     """
     plans = pattern.plans(config)
     n = sum(one.size for one in model.parameters(config).values() if one.multiplies)
-    scores, own = attention.flops(config), [switch.flops(config) for switch in switches.active(config)]
     forward, training, words = Fraction(2 * n), Fraction(6 * n), defaultdict[str, int](int)
-    for plan in plans:
-        keys = Fraction(length) if dense else visible_keys(length, plan.window)
-        for one in (scores, *own, positions.kind_of(plan.position).flops(config)):
+    palm = 6 * n
+    for layer, plan in enumerate(plans):
+        keys, of_layer = (
+            Fraction(length) if dense else visible_keys(length, plan.window),
+            pattern.of_layer(config, layer),
+        )
+        scores, own = attention.flops(of_layer), [switch.flops(of_layer) for switch in switches.active(of_layer)]
+        palm += 3 * scores.pair * min(length, plan.window or length)
+        for one in (scores, *own, positions.kind_of(plan.position).flops(of_layer)):
             computed = one.token + one.pair * keys
             forward, training = forward + computed, training + one.training * computed
             words[one.words] += 1
-    palm = 6 * n + 3 * scores.pair * sum(min(length, plan.window or length) for plan in plans)
+    by_layer = "; H and K by layer" if len({plan.heads[:3] for plan in plans}) > 1 else ""
     return {
         "value": _number(training),
         "forward": _number(forward),
-        "formula": _formula(words, len(plans)) + ("; keys = T" if dense else _keys(plans)),
+        "formula": _formula(words, len(plans)) + ("; keys = T" if dense else _keys(plans)) + by_layer,
         "N": n,
         "N_counts": N_COUNTS,
         "palm": palm,
@@ -101,9 +106,12 @@ def _keys(plans: tuple[pattern.LayerPlan, ...]) -> str:
 def kv_bytes_per_token(config: ConfigDict, bytes_per_element: int) -> int:
     """Returns the bytes a token takes in the KV cache while all layers hold it: 2 L G K bytes_per_element.
 
-    Stored in 8 bits (`attention.kv_storage`) it is one byte an element, and 4 more a token and head for the scale.
+    L counts the layers that have keys and values of their own (`attention.kv_share`), and 2 is 1 where values are keys
+    (`attention.tie_kv`). Stored in 8 bits (`attention.kv_storage`) it is one byte an element, and 4 more for the scale
+    of each token and head.
     """
-    return config.num_layers * sum(token_bytes(config, bytes_per_element).values())
+    every = (pattern.of_layer(config, layer) for layer in pattern.owners(config))
+    return sum(sum(token_bytes(of_layer, bytes_per_element).values()) for of_layer in every)
 
 
 def kv_cache_bytes(config: ConfigDict, bytes_per_element: int, *, batch: int, capacity: int) -> dict[str, int]:
@@ -111,15 +119,21 @@ def kv_cache_bytes(config: ConfigDict, bytes_per_element: int, *, batch: int, ca
 
     A layer with a window holds min(capacity, window) tokens. int32 positions, segments and the like are not counted.
     """
-    tokens = batch * sum(min(capacity, plan.window or capacity) for plan in pattern.plans(config))
-    return {name: tokens * size for name, size in token_bytes(config, bytes_per_element).items()}
+    plans, results = pattern.plans(config), {"values": 0, "scales": 0}
+    for layer in pattern.owners(config):
+        tokens = batch * min(capacity, plans[layer].window or capacity)
+        for name, size in token_bytes(pattern.of_layer(config, layer), bytes_per_element).items():
+            results[name] += tokens * size
+    return results
 
 
 def token_bytes(config: ConfigDict, element: int) -> dict[str, int]:
-    """Returns the bytes that one layer keeps of one token: of `values` (numbers or codes) and of their `scales`.
+    """Returns the bytes that a layer with keys and values of its own keeps of one token.
+
+    They are those of `values` (numbers or codes) and of their `scales`.
 
     Args:
-        config: a resolved config.model.
+        config: a resolved config.model, as the layer has it (`pattern.of_layer`).
         element: bytes of a number that is stored as it is.
     """
     shapes = attention.kind_of(config).kept(config).values()

@@ -37,9 +37,11 @@ class DifferentialAttention(Attention):
         self.head_norm = norm
 
     def project(self, x_BTD: Array, *, last_query: bool = False, values: Array | None = None) -> Any:
-        """Returns q [B, T, H, K], k [B, T, G, K] and v [B, T, G/2, 2 K]."""
-        q_BTHK, k_BTGK, v_BTGK = super().project(x_BTD, last_query=last_query, values=values)
-        return q_BTHK, k_BTGK, v_BTGK.reshape(*v_BTGK.shape[:2], self.num_kv_heads // 2, 2 * self.head_dim)
+        """Returns q [B, T, H, K], and k [B, T, G, K] and v [B, T, G/2, 2 K] where they are its own."""
+        q_BTHK, kv = super().project(x_BTD, last_query=last_query, values=values)
+        if "v" in kv:
+            kv["v"] = kv["v"].reshape(*kv["v"].shape[:2], self.num_kv_heads // 2, 2 * self.head_dim)
+        return q_BTHK, kv
 
     def weighting(self, rows: Rows) -> Weighting:
         """Returns what subtracts the second map of each pair from the first."""

@@ -23,7 +23,7 @@ from models import storage
 from models.declared.attention import kind_of
 from models.layers import compute_dtype
 from models.padding import raised
-from models.pattern import plans
+from models.pattern import of_layer, owners, plans
 from models.storage import Stored
 
 # What one layer keeps, by name, e.g. k and v [B, G, S, K], without B and G where they are 1 (`_squeezed`). Heads stand
@@ -33,9 +33,12 @@ Entry = Mapping[str, Stored]
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What a model's cache is made of, beside its size."""
+    """What a model's cache is made of, beside its size.
 
-    arrays: tuple[tuple[str, int, int], ...]  # of each layer: name, heads G, numbers a head K
+    Layers that read another's keys and values keep nothing: a layer below is one that has its own.
+    """
+
+    arrays: tuple[tuple[tuple[str, int, int], ...], ...]  # of each layer: name, heads G, numbers a head K
     windows: tuple[int | None, ...]  # of each layer
     storage: str  # auto, int8 or fp8
     dtype: Any  # of what is stored as it is
@@ -43,9 +46,12 @@ class Layout:
     @classmethod
     def of(cls, config: ConfigDict) -> "Layout":
         """Reads it from a resolved config.model."""
-        arrays = tuple((name, *shape) for name, shape in kind_of(config).kept(config).items())
-        windows = tuple(plan.window for plan in plans(config))
-        return cls(arrays, windows, config.attention.kv_storage, compute_dtype(config))
+        arrays, every = [], plans(config)
+        for layer in owners(config):
+            shapes = kind_of(config).kept(of_layer(config, layer))
+            arrays.append(tuple((name, *shape) for name, shape in shapes.items()))
+        windows = tuple(every[layer].window for layer in owners(config))
+        return cls(tuple(arrays), windows, config.attention.kv_storage, compute_dtype(config))
 
 
 @jax.tree_util.register_dataclass
@@ -60,7 +66,10 @@ class Track:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class KVCache:
-    """What every layer keeps of the tokens so far (keys turned by their positions).
+    """What every layer that has keys and values of its own keeps of the tokens so far.
+
+    Keys are kept turned by their positions, but where they are the values too (`tie_kv`): those are turned as they are
+    read.
 
     Each layer has arrays of its own, so that a step writes its slot in place. A row holds `capacity` tokens and a
     further one is an error, unless all layers roll: such a cache never fills.
@@ -101,16 +110,14 @@ class KVCache:
         def blank(size: int) -> Array:
             return jnp.zeros((batch, size), jnp.int32)
 
-        def entry(size: int) -> Entry:
+        def entry(size: int, arrays: tuple[tuple[str, int, int], ...]) -> Entry:
             kind = (layout.storage, layout.dtype if dtype is None else dtype)
-            results = {
-                name: storage.empty((batch, heads, size, numbers), *kind) for name, heads, numbers in layout.arrays
-            }
+            results = {name: storage.empty((batch, heads, size, numbers), *kind) for name, heads, numbers in arrays}
             return jax.tree.map(_squeezed, results)
 
         sizes = [_size(window, capacity) for window in layout.windows]
         return cls(
-            entries=tuple(entry(size) for size in sizes),
+            entries=tuple(map(entry, sizes, layout.arrays)),
             tracks={size: Track(blank(size), blank(size)) for size in {*sizes, *([capacity] * keep_tokens)}},
             length=jnp.zeros((), jnp.int32),
             next=jnp.zeros((batch,), jnp.int32),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from ml_collections import ConfigDict
 
-from models.attention import Core, Rows
+from models.attention import Core, KeyValues, Rows
 from models.declared.parameter import Parameters, under
 from models.kv_cache import Entry, Track
 from models.layers import Initializer, Linear, Norm
@@ -42,9 +42,10 @@ class LatentAttention(Core):
         self.kv_rank, self.nope_dim, self.rope_dim = mla.kv_rank, mla.nope_dim, mla.rope_dim
         self.query_down = Linear.maybe(initial, declared, "query_down")
         self.query_norm = Norm.maybe(initial, declared, "query_norm", eps=eps)
-        self.kv_norm = Norm(initial, under(declared, "kv_norm"), kind="rmsnorm", eps=eps)
-        self.query, self.kv_down, self.key_up, self.value_up, self.out = (
-            Linear(initial, under(declared, name)) for name in ("query", "kv_down", "key_up", "value_up", "out")
+        self.kv_down = Linear.maybe(initial, declared, "kv_down")
+        self.kv_norm = Norm.maybe(initial, declared, "kv_norm", eps=eps)
+        self.query, self.key_up, self.value_up, self.out = (
+            Linear(initial, under(declared, name)) for name in ("query", "key_up", "value_up", "out")
         )
 
     def queries(self, x_BTD: Array, rows: Rows, scheme: Scheme) -> tuple[Array, Array]:
@@ -63,6 +64,7 @@ class LatentAttention(Core):
 
     def latents(self, x_BTD: Array, rows: Rows, scheme: Scheme) -> dict[str, Array]:
         """Returns what the cache keeps: c_kv [B, T, 1, kv_rank], normalised, and k_rope [B, T, 1, rope_dim], turned."""
+        assert self.kv_down is not None and self.kv_norm is not None
         with jax.named_scope("kv_projection"):
             c, k_rope = jax.lax.split(self.kv_down(x_BTD), (self.kv_rank, self.rope_dim), axis=2)
             c = self.kv_norm(c)
@@ -79,15 +81,22 @@ class LatentAttention(Core):
         window: int | None,
         entry: Entry | None = None,
         last_query: bool = False,
-    ) -> tuple[Array, Entry | None]:
-        """Returns the layer's output [B, T, D] and its part of the cache; arguments as of `Attention`."""
+        shared: KeyValues | None = None,
+    ) -> tuple[Array, Entry | None, KeyValues]:
+        """Returns the layer's output [B, T, D], its part of the cache and the latents that it read.
+
+        Arguments are those of `Attention`. A layer that reads another's latents makes keys and values of them itself.
+        """
         of_q = rows.last(x_BTD.shape[1]) if last_query else rows
         finish = functools.partial(self.finished, x_BTD=x_BTD, rows=rows)
         q_nope, q_rope = self.queries(x_BTD[:, -1:] if last_query else x_BTD, of_q, scheme)
-        kept, of_kv = self.latents(x_BTD, rows, scheme), Track(rows.positions, rows.segments)
-        if entry is not None and rows.placement is not None:
-            with jax.named_scope("kv_cache"):
-                entry, kept, of_kv = rows.placement.keep(entry, kept, x_BTD.dtype)
+        if shared is None:
+            kept, of_kv = self.latents(x_BTD, rows, scheme), Track(rows.positions, rows.segments)
+            if entry is not None and rows.placement is not None:
+                with jax.named_scope("kv_cache"):
+                    entry, kept, of_kv = rows.placement.keep(entry, kept, x_BTD.dtype)
+            shared = KeyValues(kept, of_kv)
+        kept, of_kv = shared
         if rows.placement is None or rows.placement.fresh:
             q, k, v = self.expanded(q_nope, q_rope, **kept)
             out_BTHV = self.attend(q, k, v, of_q, of_kv, scheme, window, finish=finish)
@@ -97,7 +106,7 @@ class LatentAttention(Core):
             sums = self.attend(q, k, kept["c_kv"], of_q, of_kv, scheme, window, kernel=kernel)
             out_BTHV = finish(self.values_of(sums))
         with jax.named_scope("out_projection"):
-            return self.out(out_BTHV.reshape(*out_BTHV.shape[:2], -1)), entry
+            return self.out(out_BTHV.reshape(*out_BTHV.shape[:2], -1)), entry, shared
 
     def expanded(self, q_nope: Array, q_rope: Array, c_kv: Array, k_rope: Array) -> tuple[Array, Array, Array]:
         """Returns q [B, T, H, K], k [B, S, H, K] and v [B, S, H, value_dim] of every head, K = nope_dim + rope_dim."""

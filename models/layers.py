@@ -49,17 +49,17 @@ def _piece(key: Array, name: Array, layer: Array, index: Array, init: str) -> Ar
     return jax.random.truncated_normal(key, -2.0, 2.0, (PIECE,)) / 0.87962566103423978
 
 
-def _draw(key: Array, name: str, shape: tuple[int, ...], layers: int, init: str) -> Array | np.ndarray:
-    """Returns numbers [layers, *shape], each layer's from its own key: of mean 0 and deviation 1, or even in [0, 1)."""
+def _draw(key: Array, name: str, shape: tuple[int, ...], layers: tuple[int, ...], init: str) -> Array | np.ndarray:
+    """Returns [layers, *shape], each layer's numbers from its own key: of mean 0 and deviation 1, or even in [0, 1)."""
     size = math.prod(shape)
     pieces = -(-size // PIECE)
-    label, which = np.uint32(zlib.crc32(name.encode())), np.arange(layers * pieces, dtype=np.uint32)
-    where = np.stack([which // pieces, which % pieces], axis=1)
+    label, which = np.uint32(zlib.crc32(name.encode())), np.arange(len(layers) * pieces, dtype=np.uint32)
+    where = np.stack([np.asarray(layers, np.uint32)[which // pieces], which % pieces], axis=1)
     if isinstance(key, jax.core.Tracer):
         result = jax.lax.map(lambda at: _piece(key, label, at[0], at[1], init), where)
-        return result.reshape(layers, -1)[:, :size].reshape(layers, *shape)
+        return result.reshape(len(layers), -1)[:, :size].reshape(len(layers), *shape)
     parts = np.stack([np.asarray(_piece(key, label, layer, index, init)) for layer, index in where])
-    return parts.reshape(layers, -1)[:, :size].reshape(layers, *shape)
+    return parts.reshape(len(layers), -1)[:, :size].reshape(len(layers), *shape)
 
 
 def hidden_share(config: ConfigDict) -> float:
@@ -125,7 +125,7 @@ class Initializer:
                 return (np.concatenate if isinstance(parts[0], np.ndarray) else jnp.concatenate)(parts, axis=-1)
 
     def _drawn(self, declared: Parameter, name: str, shape: tuple[int, ...], init: str) -> Array | np.ndarray:
-        drawn = _draw(self.key, name, shape, len(declared.layers) if declared.stacked else 1, init)
+        drawn = _draw(self.key, name, shape, declared.draws, init)
         return drawn if declared.stacked else drawn[0]
 
 

@@ -9,6 +9,7 @@ x = x + dropout(attention_l(norm(x))) + dropout(mlp_l(norm'(x))).
 
 Parameters are float32; activations have the compute dtype; norms, softmax and logits are float32. All parameters of the
 blocks are stacked, [L, ...], whether the layers run as one compiled loop (accelerators) or one after the other (CPU).
+Layers whose parameters are unlike have a stack for each kind of layer (`pattern.stacks`).
 """
 
 import dataclasses
@@ -24,8 +25,8 @@ from ml_collections import ConfigDict
 
 from configs.errors import ConfigError
 from models import axes, pattern, positions
-from models.attention import Attention, Rows
-from models.declared.model import parameters
+from models.attention import Attention, KeyValues, Rows
+from models.declared.model import layers_of, parameters
 from models.declared.parameter import Parameters, under
 from models.differential import DifferentialAttention
 from models.kernels.block import SAVED
@@ -65,8 +66,9 @@ class Block(nnx.Module):
         entry: Entry | None = None,
         keys: Array | None = None,
         last_only: bool = False,
-    ) -> tuple[Array, Entry | None]:
-        """Returns the residual stream and this layer's part of the cache.
+        shared: KeyValues | None = None,
+    ) -> tuple[Array, Entry | None, KeyValues]:
+        """Returns the residual stream, this layer's part of the cache, and the keys and values that it read.
 
         Args:
             x_BTD: the residual stream.
@@ -76,17 +78,18 @@ class Block(nnx.Module):
             entry: this layer's part of the cache.
             keys: two dropout keys; None: no dropout.
             last_only: return the last token alone, [B, 1, D].
+            shared: keys and values of the layer that this one reads; None: its own.
         """
         first, second = (None, None) if keys is None else (keys[0], keys[1])
-        y, entry = self.attention(
-            self.attention_norm(x_BTD), rows, scheme, window=window, entry=entry, last_query=last_only
+        y, entry, kv = self.attention(
+            self.attention_norm(x_BTD), rows, scheme, window=window, entry=entry, last_query=last_only, shared=shared
         )
         x_BTD = x_BTD[:, -1:] if last_only else x_BTD
         with jax.named_scope("residual"):
             after_BTD = x_BTD + dropout(y, self.rate, first)
         y = self.mlp(self.mlp_norm(x_BTD if self.parallel else after_BTD))
         with jax.named_scope("residual"):
-            return axes.constrain(after_BTD + dropout(y, self.rate, second), *STREAM), entry
+            return axes.constrain(after_BTD + dropout(y, self.rate, second), *STREAM), entry, kv
 
 
 class Transformer(nnx.Module):
@@ -107,6 +110,8 @@ class Transformer(nnx.Module):
         self.logit_scale = hidden_share(config)
         self.plans = pattern.plans(config)
         self.period = pattern.period(config)
+        self.stacks = tuple(pattern.stacks(config).items())
+        self.owners = pattern.owners(config)
         self.layout = Layout.of(config)
         on_cpu = current() == "cpu"
         self.scan = config.scan_layers == "yes" or (config.scan_layers == "auto" and not on_cpu)
@@ -114,13 +119,21 @@ class Transformer(nnx.Module):
         self.embedding = initial.parameter(declared["embedding"])
         self.schemes = nnx.Dict(
             {
-                kind: positions.build(config, kind, rngs=nnx.Rngs(initial.named(f"positions.{kind}")))
-                for kind in sorted({plan.position for plan in self.plans})
+                name: positions.build(
+                    pattern.of_layer(config, layers[0]),
+                    self.plans[layers[0]].position,
+                    rngs=nnx.Rngs(initial.named(f"positions.{self.plans[layers[0]].position}")),
+                )
+                for name, layers in layers_of(config).items()
             }
         )
         self.value_embedding = initial.maybe(declared, "value_embedding")
         self.mixes_first_values = config.attention.value_residual != "none"
-        self.blocks = Block(config, initial, under(declared, "blocks"))
+        stacks = [
+            Block(pattern.of_layer(config, layers[0]), initial, under(declared, path)) for path, layers in self.stacks
+        ]
+        alone = len(stacks) == 1
+        self.blocks = stacks[0] if alone else nnx.Dict({str(index): stack for index, stack in enumerate(stacks)})
         norm = dict(kind=config.norm, eps=config.norm_eps)
         self.embedding_norm = Norm.maybe(initial, declared, "embedding_norm", **norm)
         self.norm = Norm(initial, under(declared, "norm"), **norm)
@@ -215,11 +228,21 @@ class Transformer(nnx.Module):
 
     def layers(self) -> list[Block]:
         """Returns a block for each layer; slices whose transpose is one stack for each parameter."""
-        graph, state = nnx.split(self.blocks)
-        leaves, tree = jax.tree.flatten(state)
-        with jax.named_scope("layer_slices"):
-            slices = list(zip(*(jnp.unstack(leaf) for leaf in leaves), strict=True))
-        return [nnx.merge(graph, jax.tree.unflatten(tree, layer)) for layer in slices]
+        results: dict[int, Block] = {}
+        for stack, layers in self._stacks():
+            graph, state = nnx.split(stack)
+            leaves, tree = jax.tree.flatten(state)
+            with jax.named_scope("layer_slices"):
+                slices = list(zip(*(jnp.unstack(leaf) for leaf in leaves), strict=True))
+            for layer, parts in zip(layers, slices, strict=True):
+                results[layer] = nnx.merge(graph, jax.tree.unflatten(tree, parts))
+        return [results[layer] for layer in range(len(self.plans))]
+
+    def _stacks(self) -> list[tuple[Block, tuple[int, ...]]]:
+        """Returns each stack of blocks with the layers that it holds."""
+        if isinstance(self.blocks, Block):
+            return [(self.blocks, self.stacks[0][1])]
+        return [(self.blocks[str(index)], layers) for index, (_, layers) in enumerate(self.stacks)]
 
     def _run(
         self, tokens_BT: Array, rows: Rows, dropout_key: Array | None, layers: Sequence[Block] | None, last_only: bool
@@ -227,8 +250,8 @@ class Transformer(nnx.Module):
         with jax.named_scope("embed"):
             table_VD = axes.constrain(self.embedding[...], "vocab", None)
             x = jnp.take(table_VD, tokens_BT, axis=0).astype(self.dtype)
-            for kind in sorted(self.schemes):
-                x = self.schemes[kind].embed(x, rows.positions)
+            for name in sorted(self.schemes):
+                x = self.schemes[name].embed(x, rows.positions)
             x = x if self.embedding_norm is None else self.embedding_norm(x)
             x = axes.constrain(x, *STREAM)
             rows = dataclasses.replace(rows, tokens=tokens_BT)
@@ -254,52 +277,73 @@ class Transformer(nnx.Module):
     def _block(self, index: int, last_only: bool = False, groups: int | Array = 0) -> Any:
         """Returns the function of the layer `index`, `groups` whole periods further on."""
         plan = self.plans[index]
-        kinds = [other.position for other in self.plans]
-        before = kinds[:index].count(plan.position) + groups * kinds[: self.period].count(plan.position)
-        scheme = self.schemes[plan.position].layer(before)
+        names = [other.scheme for other in self.plans]
+        before = names[:index].count(plan.scheme) + groups * names[: self.period].count(plan.scheme)
+        scheme = self.schemes[plan.scheme].layer(before)
+        is_read = any(later.kv_back for later in self.plans[index + 1 : index + 2])
 
-        def call(block: Block, x: Array, rows: Rows, entry: Entry | None, keys: Array | None) -> Any:
+        def call(
+            block: Block, x: Array, rows: Rows, entry: Entry | None, keys: Array | None, shared: KeyValues | None
+        ) -> Any:
             rows = dataclasses.replace(rows, layer=index + groups * self.period)
-            return block(x, rows, scheme, window=plan.window, entry=entry, keys=keys, last_only=last_only)
+            x, entry, kv = block(
+                x, rows, scheme, window=plan.window, entry=entry, keys=keys, last_only=last_only, shared=shared
+            )
+            return x, entry, kv if is_read else None
 
         return call
 
     def _unrolled(
         self, x: Array, rows: Rows, keys: Array | None, layers: Sequence[Block], last_only: bool
     ) -> tuple[Array, tuple[Entry, ...]]:
-        entries = []
+        entries = [] if rows.placement is None else list(rows.placement.cache.entries)
+        shared, length = None, x.shape[1]
         for index, block in enumerate(layers):
-            call = self._block(index, last_only and index == len(self.plans) - 1)
-            entry = None if rows.placement is None else rows.placement.cache.entries[index]
+            # After the last layer that writes to the cache nothing but the last token is needed.
+            call = self._block(index, last_only and index == self.owners[-1])
+            if last_only and index == self.owners[-1] + 1:
+                rows = rows.last(length)
+            owner = self.owners.index(index) if index in self.owners else None
+            entry = entries[owner] if entries and owner is not None else None
             layer_keys = None if keys is None else keys[index]
-            if self.remat != "none" and entry is None:
-                x = _rematerialised(self.remat, call, block, x, rows, layer_keys)
+            shared = None if owner is not None else shared
+            if self.remat != "none" and rows.placement is None:
+                x, shared = _rematerialised(self.remat, call, block, x, rows, layer_keys, shared)
             else:
-                x, entry = call(block, x, rows, entry, layer_keys)
-            if entry is not None:
-                entries.append(entry)
+                x, entry, shared = call(block, x, rows, entry, layer_keys, shared)
+            if entry is not None and owner is not None:
+                entries[owner] = entry
         return x, tuple(entries)
 
     def _scanned(self, x: Array, rows: Rows, keys: Array | None) -> Array:
-        graph, state = nnx.split(self.blocks)
+        graphs, stacks = zip(*(nnx.split(stack) for stack, _ in self._stacks()), strict=True)
         groups = len(self.plans) // self.period
+        # The first group's layers: (stack, place among the stack's layers of a group).
+        at = [
+            (number, layers.index(index))
+            for index in range(self.period)
+            for number, (_, layers) in enumerate(self.stacks)
+            if index in layers
+        ]
 
         def grouped(leaf: Array) -> Array:
-            return leaf.reshape(groups, self.period, *leaf.shape[1:])
+            return leaf.reshape(groups, leaf.shape[0] // groups, *leaf.shape[1:])
 
         def body(x: Array, group: tuple[Array, Any, Array | None]) -> tuple[Array, None]:
             number, states, group_keys = group
-            for index in range(self.period):
-                block = nnx.merge(graph, jax.tree.map(lambda leaf, index=index: leaf[index], states))
+            shared = None
+            for index, (stack, place) in enumerate(at):
+                block = nnx.merge(graphs[stack], jax.tree.map(lambda leaf, place=place: leaf[place], states[stack]))
                 layer_keys = None if group_keys is None else group_keys[index]
                 call = self._block(index, groups=number)
+                shared = shared if self.plans[index].kv_back else None
                 if self.remat != "none":
-                    x = _rematerialised(self.remat, call, block, x, rows, layer_keys)
+                    x, shared = _rematerialised(self.remat, call, block, x, rows, layer_keys, shared)
                 else:
-                    x = call(block, x, rows, None, layer_keys)[0]
+                    x, _, shared = call(block, x, rows, None, layer_keys, shared)
             return x, None
 
-        return jax.lax.scan(body, x, (jnp.arange(groups), *jax.tree.map(grouped, (state, keys))))[0]
+        return jax.lax.scan(body, x, (jnp.arange(groups), *jax.tree.map(grouped, (stacks, keys))))[0]
 
     @property
     def _uses_lengths(self) -> bool:
@@ -333,12 +377,14 @@ class Transformer(nnx.Module):
         new = self._lengths(tokens, cache.positions, cache.segments)
         seen = before.segments != 0
 
-        def turned_alike(scheme: positions.Scheme) -> Array:
-            probe = jnp.ones((*seen.shape, 1, self.blocks.attention.turning_dim))
+        def turned_alike(name: str) -> Array:
+            layer = next(layer for layer, plan in enumerate(self.plans) if plan.scheme == name)
+            block = next(block for block, layers in self._stacks() if layer in layers)
+            probe, scheme = jnp.ones((*seen.shape, 1, block.attention.turning_dim)), self.schemes[name]
             first, second = (scheme.rotate(probe, cache.positions, lengths, keys=True) for lengths in (old, new))
             return jnp.all(jnp.where(seen[..., None, None], first == second, True))
 
-        serves = jnp.stack([turned_alike(self.schemes[kind]) for kind in sorted(self.schemes)]).all()
+        serves = jnp.stack([turned_alike(name) for name in sorted(self.schemes)]).all()
         lengths = self._lengths(tokens, cache.positions, cache.segments, rows.segments)
 
         def step() -> Any:
@@ -368,11 +414,17 @@ POLICIES: dict[str, Any] = {
 }
 
 
-def _rematerialised(remat: str, call: Any, block: Block, x: Array, rows: Rows, keys: Array | None) -> Array:
-    """Runs a block keeping its input and what the policy of `remat` names for the backward pass."""
+def _rematerialised(
+    remat: str, call: Any, block: Block, x: Array, rows: Rows, keys: Array | None, shared: KeyValues | None
+) -> tuple[Array, KeyValues | None]:
+    """Runs a block keeping its input and what the policy of `remat` names for the backward pass.
+
+    Keys and values that later layers read are outputs of the block, and kept.
+    """
     graph, state = nnx.split(block)
 
-    def run(state: Any, x: Array, keys: Array | None) -> Array:
-        return call(nnx.merge(graph, state), x, rows, None, keys)[0]
+    def run(state: Any, x: Array, keys: Array | None, shared: KeyValues | None) -> Any:
+        x, _, kv = call(nnx.merge(graph, state), x, rows, None, keys, shared)
+        return x, kv
 
-    return jax.checkpoint(run, policy=POLICIES[remat])(state, x, keys)
+    return jax.checkpoint(run, policy=POLICIES[remat])(state, x, keys, shared)

@@ -119,6 +119,25 @@ def _switches(pick: Callable[..., Any], kind: str, *, sinks: bool, split: bool) 
     }
 
 
+def _sharing(pick: Callable[..., Any], drawn: Changes, kinds: set[str]) -> Changes:
+    """Keys and values that layers share, or that are one, and heads by layer."""
+    layers = drawn["model.num_layers"]
+    alike = len(kinds) == 1 and not drawn["model.attention.window_pattern"] and not drawn["model.attention.exclusive"]
+    mixes = any(drawn[f"model.attention.{name}"] != "none" for name in ("value_residual", "value_embedding"))
+    share = pick(*range(1, layers + 1)) if alike and not mixes else 1
+    first = pick(*range(layers - share + 1)) if share > 1 else 0
+    tied = drawn["model.attention.kind"] == "gqa" and not mixes and pick(False, False, True)
+    other = {} if mixes else {"num_heads": 2 * (drawn["model.num_kv_heads"] or drawn["model.num_heads"])}
+    other |= {"theta": 70.0} if kinds & {*positions.ROTATING} and share == 1 else {}
+    results = {
+        "model.attention.pattern": pick((), (), ({}, other)) if drawn["model.attention.kind"] != "differential" else (),
+        "model.attention.kv_share": share,
+        "model.attention.kv_share_from": first,
+        "model.attention.tie_kv": tied,
+    }
+    return results | ({"model.attention.qkv": "split"} if tied or share > 1 else {})
+
+
 def _kernel(pick: Callable[..., Any], drawn: Changes, kinds: set[str]) -> Changes:
     able = ["auto", "reference"]
     whole = drawn["model.attention.weights.kind"] != "softmax" or drawn["model.attention.talking_heads"]
@@ -211,7 +230,8 @@ def changes(draw: st.DrawFn) -> Changes:
     placed, kinds = _positions(pick, result["model.num_layers"], latent)
     result |= placed
     rotation = result["model.attention.mla.rope_dim"] if latent else result["model.head_dim"]
-    return result | _kernel(pick, result, kinds) | _rope(pick, kinds, rotation, latent)
+    result |= _kernel(pick, result, kinds) | _rope(pick, kinds, rotation, latent)
+    return result | _sharing(pick, result, kinds)
 
 
 @st.composite
@@ -270,6 +290,17 @@ TOGETHER: list[tuple[Changes, str]] = [
     ({"model.attention.gate.kind": "none", "model.attention.gate.dims": 3}, "model.attention.gate.dims"),
     ({"model.attention.gate.kind": "head", "model.attention.gate.dims": 99}, "model.attention.gate.dims"),
     ({**MLA, "model.attention.mla.rope_dim": 5}, "model.attention.mla.rope_dim"),
+    ({**MLA, "model.attention.tie_kv": True}, "model.attention.tie_kv"),
+    ({"model.attention.tie_kv": True, "model.attention.qkv": "fused"}, "model.attention.qkv"),
+    ({"model.attention.value_embedding": "shared", "model.attention.tie_kv": True}, "model.attention.value_embedding"),
+    ({"model.attention.value_residual": "fixed", "model.num_layers": 2, "model.attention.kv_share": 2},
+     "model.attention.value_residual"),
+    ({"model.attention.value_residual": "learned", "model.num_heads": 2, "model.num_kv_heads": 2,
+      "model.attention.pattern": ({"num_heads": 4},)}, "model.attention.value_residual"),
+    ({"model.attention.kv_share": 9, "model.attention.kv_share_from": 0}, "model.attention.kv_share"),
+    ({"model.attention.kv_share": 1, "model.attention.kv_share_from": 1}, "model.attention.kv_share_from"),
+    ({"model.attention.pattern": ({"num_head": 2},)}, "model.attention.pattern[0].num_head"),
+    ({"model.attention.pattern": ({}, {"num_heads": 5, "num_kv_heads": 3})}, "model.attention.pattern[1]"),
     ({"data.batch_size": 6, "data.micro_batches": 4}, "data.micro_batches"),
     ({"data.weights.mqar": 0.0}, "data.weights"),
     ({"data.mqar.pairs": 5}, "data.mqar.pairs"),

@@ -1,9 +1,15 @@
 """What is allowed of attention: combinations of its switches."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
+
+from configs.errors import nearest
+from configs.rules import layers
+
+MOST_HEADS = 65_536  # every table of heads grows with them
 
 ROTATION = ("rope", "none")  # positions that multi-head latent attention has
 
@@ -78,7 +84,7 @@ def problems(config: ConfigDict) -> list[str]:
             f"model.attention.scale = {attention.scale}: model.attention.scale_rule = {attention.scale_rule!r} sets "
             "the scale already; leave one of them out"
         )
-    result += _switches(config.model)
+    result += [*_switches(config.model), *_shared(config.model), *_mixed_values(config.model)]
     return [*result, *_latent(config.model)] if attention.kind == "mla" else result
 
 
@@ -125,6 +131,12 @@ def _differential(model: ConfigDict) -> list[str]:
         result.append(f"model.{name} = {groups}: must be even with {kind}, whose heads are pairs")
     if attention.weights.kind != "softmax":
         result.append(f"model.attention.weights.kind = {attention.weights.kind!r}: {kind} subtracts softmax's weights")
+    if attention.tie_kv:
+        result.append(f"model.attention.tie_kv = True: {kind} has values of two keys' dims; set false")
+    if attention.pattern:
+        result.append(
+            f"model.attention.pattern = {tuple(attention.pattern)!r}: {kind} has the same heads in all layers"
+        )
     for name, why in (
         ("talking_heads", "mixes the two maps of its pairs alone"),
         ("exclusive", "normalises its outputs, which would no longer be orthogonal to values"),
@@ -132,6 +144,125 @@ def _differential(model: ConfigDict) -> list[str]:
         if attention[name]:
             result.append(f"model.attention.{name} = True: {kind} {why}; set false")
     return result
+
+
+def pattern_problems(config: ConfigDict) -> list[str]:
+    """Returns every problem of the heads by layer, a line each; rules over layers need them sound."""
+    model, results = config.model, []
+    pattern = tuple(model.attention.pattern)
+    for index, item in enumerate(pattern):
+        name = f"model.attention.pattern[{index}]"
+        if not isinstance(item, Mapping):
+            results.append(f"{name} = {item!r}: must be dict({', '.join(f'{field}=' for field in layers.FIELDS)})")
+            continue
+        for field, value in item.items():
+            results += _item(model, f"{name}.{field}", field, value)
+    if results:
+        return results
+    for index, item in enumerate(pattern):
+        own = layers.Heads.of(model).having(item, model.attention.kind)
+        if own.num_heads % own.num_kv_heads:
+            results.append(
+                f"model.attention.pattern[{index}] = {dict(item)!r}: num_kv_heads = {own.num_kv_heads} must divide "
+                f"num_heads = {own.num_heads}; an item that leaves one out has the model's"
+            )
+    return results
+
+
+def _item(model: ConfigDict, name: str, field: str, value: Any) -> list[str]:
+    kinds = set(model.position.pattern) or {model.position.kind}
+    if field not in layers.FIELDS:
+        return [
+            f"{name} = {value!r}: unknown; must be one of {', '.join(layers.FIELDS)}{nearest(field, layers.FIELDS)}"
+        ]
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if field == "theta":
+        if not (whole or isinstance(value, float)) or not 1 < value < float("inf"):
+            return [f"{name} = {value!r}: must be a number above 1"]
+        if not kinds & {*layers.ROTATING}:
+            return [f"{name} = {value!r}: no layer has positions that turn, {' and '.join(sorted(kinds))} do not"]
+        return []
+    if not whole or not 0 < value <= MOST_HEADS:
+        return [f"{name} = {value!r}: must be a whole number above 0 and at most {MOST_HEADS}"]
+    if model.attention.kind == "mla" and field != "num_heads":
+        return [f"{name} = {value!r}: model.attention.kind = 'mla' has the dims of model.attention.mla in every layer"]
+    return []
+
+
+def _shared(model: ConfigDict) -> list[str]:
+    """What stands in the way of keys and values that layers share, and of values that are keys."""
+    attention, result = model.attention, []
+    share, first = attention.kv_share, attention.kv_share_from
+    if share == 1 and first:
+        result.append(f"model.attention.kv_share_from = {first}: has no effect with model.attention.kv_share = 1")
+    elif first >= model.num_layers:
+        result.append(f"model.attention.kv_share_from = {first}: must be below model.num_layers = {model.num_layers}")
+    elif share > model.num_layers - first:
+        result.append(
+            f"model.attention.kv_share = {share}: must be at most {model.num_layers - first}, the layers from "
+            f"{first} (model.attention.kv_share_from) on"
+        )
+    for name, off in (("kv_share", 1), ("tie_kv", False)):
+        if attention.qkv == "fused" and attention[name] != off:
+            result.append(
+                f"model.attention.qkv = 'fused': layers have no matrix of keys or no matrix of values with "
+                f"model.attention.{name} = {attention[name]}; set split"
+            )
+    if share > 1 and attention.exclusive:
+        result.append(
+            f"model.attention.exclusive = True: layers that read another's values have none of their own tokens by "
+            f"model.attention.kv_share = {share}; set false"
+        )
+    return result or _readable(model)
+
+
+def _mixed_values(model: ConfigDict) -> list[str]:
+    """What values that a layer mixes with others' have no place for; a pattern may still change theta."""
+    attention, own = model.attention, layers.Heads.of(model)
+    unlike = any(heads[:3] != own[:3] for heads in layers.heads(model))
+    reasons = {
+        f"layers that read another's have no values of their own by model.attention.kv_share = {attention.kv_share}": (
+            attention.kv_share > 1
+        ),
+        "values are the keys by model.attention.tie_kv = True": attention.tie_kv,
+        "values of layers differ in heads by model.attention.pattern": unlike,
+    }
+    return [
+        f"model.attention.{name} = {attention[name]!r}: {reason}; set none"
+        for name in ("value_residual", "value_embedding")
+        if attention[name] != "none"
+        for reason, applies in reasons.items()
+        if applies
+    ]
+
+
+def _readable(model: ConfigDict) -> list[str]:
+    """Layers that read the keys of another one need its positions, and a window that its cache can serve."""
+    result = []
+    kinds, windows, heads = layers.kinds(model), layers.windows(model), layers.heads(model)
+    for layer, back in enumerate(layers.kv_back(model)):
+        source, share = layer - back, f"model.attention.kv_share = {model.attention.kv_share}"
+        if kinds[layer] != kinds[source]:
+            result.append(
+                f"model.position.pattern = {tuple(model.position.pattern)!r}: layer {layer} ({kinds[layer]}) reads the "
+                f"keys of layer {source} ({kinds[source]}) by {share}; both must have the same positions"
+            )
+        kept_of = 3 if model.attention.kind == "mla" else 1  # latents are of no head
+        if heads[layer][kept_of:] != heads[source][kept_of:]:
+            mine, its = (", ".join(f"{n} = {v:g}" for n, v in zip(layers.FIELDS[1:], of[1:], strict=True))
+                         for of in (heads[layer], heads[source]))  # fmt: skip
+            result.append(
+                f"model.attention.pattern: layer {layer} ({mine}) reads the keys of layer {source} ({its}) by {share}; "
+                "both must have the same"
+            )
+        own, kept = windows[layer], windows[source]
+        if kept is not None and (own is None or own > kept):
+            result.append(
+                f"model.attention.window_pattern = {tuple(model.attention.window_pattern)!r}: layer {layer} (window "
+                f"{own or 'none'}) reads the keys of layer {source} (window {kept}) by {share}; its window must be at "
+                f"most {kept}"
+            )
+    return result[:1]
 
 
 def _latent(model: ConfigDict) -> list[str]:
@@ -163,4 +294,6 @@ def _latent(model: ConfigDict) -> list[str]:
             result.append(f"model.attention.{name} = {attention[name]!r}: {kind} makes values of a latent; set none")
     if attention.exclusive:
         result.append(f"model.attention.exclusive = True: {kind} keeps no values of single heads; set false")
+    if attention.tie_kv:
+        result.append(f"model.attention.tie_kv = True: {kind} makes keys and values of one latent already; set false")
     return result

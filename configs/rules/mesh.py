@@ -6,6 +6,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from configs.rules import layers
+
 AXES = ("data", "fsdp", "context", "tensor")
 KV_HEADS = ("replicate", "refuse")
 
@@ -38,7 +40,10 @@ def _told(mesh: ConfigDict) -> str:
 
 def _model(config: ConfigDict, size: Mapping[str, int]) -> list[str]:
     model, tensor, result = config.model, size["tensor"], []
-    divided: list[tuple[str, str, Any]] = [("tensor", "model.num_heads", model.num_heads)]
+    every = {of[:2] for of in layers.heads(model)}
+    divided: list[tuple[str, str, Any]] = [
+        ("tensor", "model.num_heads", heads) for heads in sorted({h for h, _ in every})
+    ]
     divided += [("tensor", "model.mlp_width", model.mlp_width), ("fsdp", "model.width", model.width)]
     for axis, name, value in divided:
         if value is not None and value % size[axis]:
@@ -48,8 +53,9 @@ def _model(config: ConfigDict, size: Mapping[str, int]) -> list[str]:
             f"model.loss_block = {model.loss_block}: must be 0 or unset where devices share the tokens of a row "
             f"(mesh.context = {size['context']})"
         )
-    groups = model.num_kv_heads or model.num_heads
-    if config.mesh.kv_heads == "refuse" and groups % tensor:
+    uneven = [groups for groups in sorted({g for _, g in every}) if groups % tensor]
+    if config.mesh.kv_heads == "refuse" and uneven:
+        groups = uneven[0]
         result.append(
             f"mesh.tensor = {tensor}: must divide model.num_kv_heads = {groups}, or set mesh.kv_heads = 'replicate', "
             "which gives every device the KV heads that it reads"

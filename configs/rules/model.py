@@ -2,13 +2,14 @@
 
 from ml_collections import ConfigDict
 
-from configs.rules import attention, positions
+from configs.rules import attention, growth, positions
 
 
 def problems(config: ConfigDict) -> list[str]:
     """Returns every problem of a config.model, a line each; the fields by themselves must be sound."""
     model = config.model
-    results = []
+    if results := attention.pattern_problems(config):
+        return results
     if model.head_dim is None and model.width % model.num_heads:
         results.append(
             f"model.num_heads = {model.num_heads}: must divide model.width = {model.width}, or set model.head_dim"
@@ -27,4 +28,4 @@ def problems(config: ConfigDict) -> list[str]:
             f"model.mup_base_width = {model.mup_base_width}: latent attention's ranks do not grow with width as muP "
             "has it; must be unset with model.attention.kind = 'mla'"
         )
-    return [*results, *attention.problems(config), *positions.problems(config)]
+    return [*results, *growth.problems(config), *attention.problems(config), *positions.problems(config)]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
+from configs.rules import layers
 from configs.rules.attention import turning_dim
 from configs.schema.allowed import either
 
@@ -13,7 +14,7 @@ KINDS = (
 )  # fmt: skip
 SCALINGS = ("none", "linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3", "longrope")
 ABSOLUTE = ("learned", "sinusoidal")  # act on the embedding
-ROTATING = ("rope", "p_rope", "xpos")
+ROTATING = layers.ROTATING
 SCALED = ("rope", "p_rope")
 # How many positions xPos serves, in units of its base. Its zeta^(n/base) is e^-40 there; it would leave float32 at 69,
 # and small gradients times it leave float32 sooner.
@@ -43,7 +44,7 @@ def problems(config: ConfigDict) -> list[str]:
         )
     for kind in ROTATING:
         if kind in kinds:
-            result += _rotary(config, kind)
+            result += _rotary_by_layer(config, kind)
     scaling = position.rope.scaling
     if scaling.kind != "none" and not kinds & {*SCALED}:
         result.append(
@@ -55,6 +56,20 @@ def problems(config: ConfigDict) -> list[str]:
     if kinds & {*ROTATING} and position.rope.theta <= 1:
         result.append(f"model.position.rope.theta = {position.rope.theta}: must be above 1")
     return [*result, *_reach(config, kinds), *_schemes(config, kinds)]
+
+
+def _rotary_by_layer(config: ConfigDict, kind: str) -> list[str]:
+    """What `_rotary` says of each layer of a kind, where a pattern gives these other heads of its own."""
+    model, results = config.model, []
+    pattern = tuple(model.attention.pattern)
+    if not pattern:
+        return _rotary(config, kind)
+    own = {at % len(pattern): heads for at, heads in enumerate(layers.heads(model)) if layers.kinds(model)[at] == kind}
+    for item, heads in own.items():
+        of_layer = config.copy_and_resolve_references()
+        of_layer.model = layers.having(model, heads)
+        results += [f"model.attention.pattern[{item}]: {problem}" for problem in _rotary(of_layer, kind)]
+    return results
 
 
 def _rotary(config: ConfigDict, kind: str) -> list[str]:

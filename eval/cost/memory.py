@@ -120,8 +120,10 @@ def activation_bytes(config: ConfigDict) -> int:
     element = programs.element_bytes(config)
     kernel = kernels.kernel_for(model, length=length, platform=jax.default_backend(), packed=False)
     if kernel == "blocked" and model.attention.kind == "gqa":
-        each += 2 * model.num_layers * length * model.num_kv_heads * model.head_dim * element
-        each += FLOAT32 * model.num_heads * sum(_scores(plan, length) for plan in pattern.plans(model))
+        plans = pattern.plans(model)
+        copied = sum(plans[layer].heads.num_kv_heads * plans[layer].heads.head_dim for layer in pattern.owners(model))
+        each += 2 * length * copied * element
+        each += FLOAT32 * sum(plan.heads.num_heads * _scores(plan, length) for plan in plans)
     if model.mlp in MLP_KEPT:
         wider = config.copy_and_resolve_references()
         wider.model.mlp_width += 16

@@ -63,12 +63,15 @@ def layers(setting: Setting) -> list[Layer]:
     """Returns one layer of each kind, as whole rows and, where the config packs documents, packed."""
     result, seen = [], set()
     every = plans(setting.model)
+    unlike = len({plan.heads for plan in every}) > 1
     for index, plan in enumerate(every):
-        if plan in seen:
+        # A layer that reads another's keys and values has that one's positions and shapes.
+        if plan in seen or plan.kv_back:
             continue
         seen.add(plan)
-        before = [other.position for other in every[:index]].count(plan.position)
+        before = [other.scheme for other in every[:index]].count(plan.scheme)
         label = plan.position + (f", window {plan.window}" if plan.window else "")
+        label += f", {plan.heads.num_heads} heads of {plan.heads.head_dim}" if unlike else ""
         result.append(Layer(index, before, label, False))
         if setting.config.data.packing == "segments":
             result.append(Layer(index, before, f"{label}, packed", True))
@@ -83,7 +86,7 @@ def under(setting: Setting, layer: Layer, core: str) -> Outcome:
     """
     plan = plans(setting.model)[layer.index]
     model = nnx.merge(initial.abstract(setting.model)[0], setting.params)
-    scheme = model.schemes[plan.position].layer(layer.scheme)
+    scheme = model.schemes[plan.scheme].layer(layer.scheme)
     attention = model.layers()[layer.index].attention
     attention.kernel = core
     at = _documents(setting) if layer.packed else Rows()

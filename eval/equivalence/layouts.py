@@ -37,6 +37,10 @@ def qkv(setting: Setting, batch: Batch, expected: Outcome) -> Iterator[Row]:
         reason = "latent attention has projections of its own"
         yield dataclasses.replace(row, part="output, gradient", reason=reason)
         return
+    if setting.model.attention.tie_kv or setting.model.attention.kv_share > 1:
+        reason = "a layer without keys or without values of its own has no fused matrix"
+        yield dataclasses.replace(row, part="output, gradient", reason=reason)
+        return
     pure = nnx.to_pure_dict(setting.params)
     heads = [setting.model.num_heads, setting.model.num_kv_heads, setting.model.num_kv_heads]
     widths = [count * setting.model.head_dim for count in heads]

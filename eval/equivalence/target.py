@@ -186,7 +186,8 @@ def _chosen(setting: Setting, layer: Layer, platform: str) -> str:
     """Returns the core that training runs on a layer; empty where the one asked for cannot serve (its row says so)."""
     plan = plans(setting.model)[layer.index]
     alone = {"position.pattern": (), "position.kind": plan.position, "attention.window_pattern": (),
-             "attention.window": plan.window or None}  # fmt: skip
+             "attention.window": plan.window or None, "attention.pattern": (), "num_heads": plan.heads.num_heads,
+             "num_kv_heads": plan.heads.num_kv_heads, "head_dim": plan.heads.head_dim}  # fmt: skip
     model = changed(setting.config, {f"model.{name}": value for name, value in alone.items()}).model
     try:
         return kernels.kernel_for(model, length=setting.length, platform=platform, packed=layer.packed)
@@ -210,7 +211,7 @@ def compiled(setting: Setting, layer: Layer, core: str, device: Any, platform: s
 
     def both(params: Any, x: jax.Array, d_out: jax.Array, places: Any) -> Any:
         model = nnx.merge(graphdef, params)
-        scheme = model.schemes[plan.position].layer(layer.scheme)
+        scheme = model.schemes[plan.scheme].layer(layer.scheme)
         attention = model.layers()[layer.index].attention
         attention.kernel = core
         at = Rows(*places) if places else Rows()

@@ -36,7 +36,7 @@ from ml_collections import ConfigDict
 from scipy import special
 
 from configs.errors import UserError
-from configs.rules import tasks
+from configs.rules import layers, tasks
 from data import pipeline
 from eval.heads import maps
 from eval.progress import Quiet
@@ -68,6 +68,9 @@ def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
         raise UserError(f"eval.heads.length = {length}: {reason}")
     if reason := _no_distributions(run.config.model):
         raise UserError(f"evals = heads: {reason}")
+    if len({of.num_heads for of in layers.heads(run.config.model)}) > 1:
+        pattern = run.config.model.attention.pattern
+        raise UserError(f"model.attention.pattern = {pattern!r}: eval.heads needs as many heads in every layer")
     batches = list(_batches(run, length, expected.rows))
     if not batches:
         raise UserError(f"eval.heads.length = {length}: there are no held-out rows")

@@ -25,6 +25,7 @@ class AttentionKind:
     parameters: Callable[[ConfigDict], Parameters]  # config.model -> of one layer
     score_dims: Callable[[ConfigDict], tuple[int, int]]  # config.model -> (K, Kv) as it trains
     kept: Callable[[ConfigDict], Kept]  # config.model -> what the cache keeps
+    of_kv: tuple[str, ...]  # the parameters that what the cache keeps is made with: not in layers that read another's
     surgery: bool  # heads can be joined and taken out (convert/heads.py)
     words: str  # FLOPs of training for each key that a query sees, of one layer
     weighting: bool = False  # its weights are no plain softmax of each head's scores
@@ -45,7 +46,8 @@ def _shared(model: ConfigDict, values: int) -> Parameters:
 def _gqa(model: ConfigDict) -> Parameters:
     attention, width = model.attention, model.width
     heads, groups = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    sizes = {"query": (heads, QUERY), "key": (groups, KV), "value": (groups, KV)}
+    sizes = {"query": (heads, QUERY), "key": (groups, KV)}
+    sizes |= {} if attention.tie_kv else {"value": (groups, KV)}
     bias, norms = attention.qkv_bias, {}
     if attention.qkv == "fused":
         # Side by side, queries, keys and values cannot be cut by heads: that matrix is whole on every device.
@@ -109,7 +111,8 @@ def _mla_dims(model: ConfigDict) -> tuple[int, int]:
 
 
 def _gqa_kept(model: ConfigDict) -> Kept:
-    return {name: (model.num_kv_heads, model.head_dim) for name in ("k", "v")}
+    names = ("k",) if model.attention.tie_kv else ("k", "v")
+    return {name: (model.num_kv_heads, model.head_dim) for name in names}
 
 
 def _mla_kept(model: ConfigDict) -> Kept:
@@ -119,10 +122,11 @@ def _mla_kept(model: ConfigDict) -> Kept:
 KINDS: dict[str, AttentionKind] = {
     "gqa": AttentionKind(
         title="multi-head, grouped or multi-query",
-        fields=("qkv", "qkv_bias", "qk_norm"),
+        fields=("qkv", "qkv_bias", "qk_norm", "tie_kv"),
         parameters=_gqa,
         score_dims=lambda model: (model.head_dim, model.head_dim),
         kept=_gqa_kept,
+        of_kv=("key", "value", "key_norm"),
         surgery=True,
         words="12 H K",
     ),
@@ -132,6 +136,7 @@ KINDS: dict[str, AttentionKind] = {
         parameters=_mla,
         score_dims=_mla_dims,
         kept=_mla_kept,
+        of_kv=("kv_down", "kv_norm"),
         surgery=False,
         words="6 H (K + Kv)",
     ),
@@ -142,6 +147,7 @@ KINDS: dict[str, AttentionKind] = {
         # The maps of a pair are subtracted first, so that H/2 of them meet values of 2 K dims.
         score_dims=lambda model: (model.head_dim, model.head_dim),
         kept=_differential_kept,
+        of_kv=("key", "value", "key_norm"),
         surgery=False,
         words="12 H K",
         weighting=True,
@@ -166,6 +172,13 @@ def kind_of(model: ConfigDict) -> AttentionKind:
     if name not in KINDS:
         raise ConfigError(f"model.attention.kind = {name!r}: must be one of {', '.join(KINDS)}{nearest(name, KINDS)}")
     return KINDS[name]
+
+
+def parameters(model: ConfigDict, *, own_kv: bool) -> Parameters:
+    """Returns the declarations of one layer's attention, one with keys and values of its own or not."""
+    kind = kind_of(model)
+    every = kind.parameters(model)
+    return every if own_kv else {path: one for path, one in every.items() if path.split(".")[0] not in kind.of_kv}
 
 
 def flops(model: ConfigDict) -> Flops:

@@ -16,26 +16,32 @@ def parameters(model: ConfigDict) -> Parameters:
     layer_norm = norm(model.width, bias=model.norm_bias and model.norm == "layernorm")
     embedding = {"embedding": _table(model, "embedding", multiplies=model.tie_embeddings)}
     head = {} if model.tie_embeddings else {"head": _table(model, "head", multiplies=True)}
-    block = {
-        "attention_norm": layer_norm,
-        "attention": attention.kind_of(model).parameters(model),
-        "mlp_norm": layer_norm,
-        "mlp": mlp.parameters(model),
-    }
+    plans = pattern.plans(model)
+    blocks: Parameters = {}
+    for path, layers in pattern.stacks(model).items():
+        of_layer = pattern.of_layer(model, layers[0])
+        block = {
+            "attention_norm": layer_norm,
+            "attention": attention.parameters(of_layer, own_kv=plans[layers[0]].kv_back == 0),
+            "mlp_norm": layer_norm,
+            "mlp": mlp.parameters(model),
+        }
+        blocks |= nested({path: stacked(nested(block), layers)})
     schemes = {
-        f"schemes.{kind}": positions.parameters(model, kind, layers) for kind, layers in layers_of(model).items()
+        f"schemes.{name}": positions.parameters(pattern.of_layer(model, layers[0]), plans[layers[0]].position, layers)
+        for name, layers in layers_of(model).items()
     }
     norms = {"embedding_norm": layer_norm, "norm": layer_norm} if model.embedding_norm else {"norm": layer_norm}
-    blocks = stacked(nested(block), tuple(range(model.num_layers)))
-    return {**embedding, **switches.model_parameters(model), **nested({**schemes, "blocks": blocks, **norms}), **head}
+    shared = switches.model_parameters(model)
+    return {**embedding, **shared, **nested(schemes), **blocks, **nested(norms), **head}
 
 
 def layers_of(model: ConfigDict) -> dict[str, tuple[int, ...]]:
-    """Returns the layers of each kind of positions that a config.model has, kinds sorted."""
+    """Returns the layers of each scheme that a config.model has, by its name (`LayerPlan.scheme`), names sorted."""
     plans = pattern.plans(model)
     return {
-        kind: tuple(layer for layer, plan in enumerate(plans) if plan.position == kind)
-        for kind in sorted({plan.position for plan in plans})
+        name: tuple(layer for layer, plan in enumerate(plans) if plan.scheme == name)
+        for name in sorted({plan.scheme for plan in plans})
     }
 
 

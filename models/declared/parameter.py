@@ -80,6 +80,13 @@ class Parameter:
         return (len(self.layers), *self.shape) if self.stacked else self.shape
 
     @property
+    def draws(self) -> tuple[int, ...]:
+        """What makes the random key of each array of the stack: its layer, or its place among those of a scheme."""
+        if not self.stacked:
+            return (0,)
+        return tuple(range(len(self.layers))) if self.part == "position" else self.layers
+
+    @property
     def size(self) -> int:
         """Numbers in the array."""
         return math.prod(self.full_shape)

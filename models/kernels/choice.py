@@ -6,7 +6,9 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from configs.errors import ConfigError, nearest
+from configs.rules import layers
 from configs.rules.attention import score_dims
+from models import pattern
 
 KERNELS = ("reference", "blocked", "xla", "cudnn", "splash", "flash", "fused")
 
@@ -187,7 +189,7 @@ def kernel_for(config: ConfigDict, *, length: int, platform: str, packed: bool, 
     dtype = config.dtype if config.dtype != "auto" else "float32" if platform == "cpu" else "bfloat16"
     windows = {window or None for window in attention.window_pattern} or {attention.window}
     kinds = set(config.position.pattern) or {config.position.kind}
-    head_dim, value_dim = score_dims(config)
+    every = {heads[:3]: pattern.of_layer(config, layer) for layer, heads in enumerate(layers.heads(config))}
     names = {
         choose(
             attention.kernel,
@@ -210,5 +212,6 @@ def kernel_for(config: ConfigDict, *, length: int, platform: str, packed: bool, 
         )
         for window in windows
         for kind in kinds
+        for head_dim, value_dim in map(score_dims, every.values())
     }
     return "+".join(sorted(names))

@@ -13,6 +13,7 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from configs.rules.positions import SCALED
+from models import pattern
 from models.positions import rope_scaling
 
 KINDS = SCALED  # the schemes a RoPE scaling acts on
@@ -51,10 +52,11 @@ def slowest_stretch(config: ConfigDict, length: int) -> float | None:
     """
     from models.positions import build
 
-    kind = next((kind for kind in tuple(config.position.pattern) or (config.position.kind,) if kind in KINDS), None)
-    if kind is None:
+    plans = pattern.plans(config)
+    layer = next((layer for layer, plan in enumerate(plans) if plan.position in KINDS), None)
+    if layer is None:
         return None
-    scheme: Any = build(config, kind)
+    scheme: Any = build(pattern.of_layer(config, layer), plans[layer].position)
     r = scheme.rotary_dim
     scaled = scheme.scaling.frequencies(scheme.theta, r, jnp.full((1, 1), length))[0]
     slowest = getattr(scheme, "kept", r // 2) - 1
@@ -72,21 +74,24 @@ def share(config: ConfigDict, length: int | None) -> tuple[ConfigDict, Frequenci
     """
     from models.positions import build
 
-    kinds = dict.fromkeys(tuple(config.position.pattern) or (config.position.kind,))
-    schemes: dict[str, Any] = {kind: build(config, kind) for kind in kinds if kind in KINDS}
+    schemes: dict[str, Any] = {
+        plan.scheme: build(pattern.of_layer(config, layer), plan.position)
+        for layer, plan in enumerate(pattern.plans(config))
+        if plan.position in KINDS
+    }
     if not schemes or (length is None and any(scheme.uses_lengths for scheme in schemes.values())):
         return config, {}
     results = {}
-    for kind, scheme in schemes.items():
+    for name, scheme in schemes.items():
         lengths = jnp.full((1, 1), length or 0)
         inv_freq, factor = scheme.scaling.frequencies(scheme.theta, scheme.rotary_dim, lengths)
         score_factor = np.float32(scheme.score_factor)
-        results[kind] = np.asarray(inv_freq, np.float32).reshape(-1), np.float32(factor), score_factor
+        results[name] = np.asarray(inv_freq, np.float32).reshape(-1), np.float32(factor), score_factor
     return rope_scaling.with_scaling(config, "none", original_length=1), results
 
 
 def apply(model: Any, frequencies: Frequencies) -> None:
     """Gives a Transformer the numbers that `share` found, in place; for a model merged inside a traced function."""
-    for kind, (inv_freq, factor, score_factor) in frequencies.items():
+    for name, (inv_freq, factor, score_factor) in frequencies.items():
         given = Given(jnp.asarray(inv_freq), jnp.asarray(factor), jnp.asarray(score_factor))
-        model.schemes[kind] = dataclasses.replace(model.schemes[kind], scaling=given)
+        model.schemes[name] = dataclasses.replace(model.schemes[name], scaling=given)

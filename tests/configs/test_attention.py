@@ -57,6 +57,59 @@ MLA = {"model__attention__kind": "mla"}
             {"model__attention__gate__kind": "head", "model__attention__gate__dims": 4000},
             ["model.attention.gate.dims = 4000", "at most model.width"],
         ),
+        ({**MLA, "model__attention__tie_kv": True}, ["model.attention.tie_kv = True", "'mla'"]),
+        (
+            {"model__attention__tie_kv": True, "model__attention__qkv": "fused"},
+            ["model.attention.qkv = 'fused'", "tie_kv = True", "split"],
+        ),
+        ({"model__attention__kv_share": 5}, ["model.attention.kv_share = 5", "at most 4"]),
+        (
+            {"model__attention__pattern": ({"heads": 4},)},
+            ["model.attention.pattern[0].heads = 4", "num_heads, num_kv_heads"],
+        ),
+        ({"model__attention__pattern": ({}, {"theta": 0.5})}, ["pattern[1].theta = 0.5", "above 1"]),
+        ({"model__attention__pattern": ({"num_heads": True},)}, ["pattern[0].num_heads = True", "whole number"]),
+        ({"model__attention__pattern": (4,)}, ["pattern[0] = 4", "dict(num_heads="]),
+        ({"model__attention__pattern": ({"num_heads": 6},)}, ["pattern[0]", "num_kv_heads = 8", "num_heads = 6"]),
+        ({"model__attention__pattern": ({}, {"head_dim": 7})}, ["pattern[1]", "7", "even"]),
+        (
+            {"model__attention__pattern": ({"theta": 50.0},), "model__position__kind": "alibi"},
+            ["pattern[0].theta = 50.0", "alibi"],
+        ),
+        ({**MLA, "model__attention__pattern": ({"head_dim": 8},)}, ["pattern[0].head_dim = 8", "'mla'"]),
+        (
+            {"model__attention__kv_share": 2, "model__attention__pattern": ({"theta": 50.0}, {})},
+            ["layer 1", "theta = 10000", "layer 0", "theta = 50", "kv_share = 2"],
+        ),
+        (
+            {"model__attention__kv_share": 2, "model__attention__exclusive": True},
+            ["model.attention.exclusive = True", "kv_share = 2"],
+        ),
+        (
+            {"model__attention__value_residual": "fixed", "model__attention__kv_share": 2},
+            ["model.attention.value_residual = 'fixed'", "kv_share = 2", "set none"],
+        ),
+        (
+            {"model__attention__value_embedding": "layer", "model__attention__tie_kv": True},
+            ["model.attention.value_embedding = 'layer'", "tie_kv = True", "set none"],
+        ),
+        (
+            {"model__attention__value_embedding": "shared", "model__attention__pattern": ({"num_kv_heads": 4},)},
+            ["model.attention.value_embedding = 'shared'", "model.attention.pattern", "set none"],
+        ),
+        ({"model__attention__kv_share_from": 2}, ["kv_share_from = 2", "no effect"]),
+        (
+            {"model__attention__kv_share": 2, "model__attention__kv_share_from": 4},
+            ["kv_share_from = 4", "model.num_layers = 4"],
+        ),
+        (
+            {"model__attention__kv_share": 2, "model__position__pattern": ("rope", "none")},
+            ["pattern = ('rope', 'none')", "layer 1 (none)", "layer 0 (rope)", "kv_share = 2"],
+        ),
+        (
+            {"model__attention__kv_share": 2, "model__attention__window_pattern": (8, 0)},
+            ["window_pattern = (8, 0)", "layer 1 (window none)", "at most 8"],
+        ),
         ({"model__attention__kind": "mha"}, ["model.attention.kind = 'mha'", "gqa, mla or differential"]),
         ({"model__attention__scale_rule": "mpu"}, ["scale_rule = 'mpu'", "auto, sqrt or mup", "did you mean mup"]),
     ],

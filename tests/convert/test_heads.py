@@ -26,6 +26,7 @@ FULL = dict(
     attention__gate__kind="head",
     attention__exclusive=True,
 )
+OUT = "blocks.attention.out.kernel"
 K = 4  # head_dim of tests.models.common.tiny
 
 
@@ -136,9 +137,9 @@ def test_nothing_of_a_masked_head_reaches_the_output() -> None:
     assert (run(1) == run(None)).all()
     assert np.abs(run(2) - run(None)).max() > 1e-2
     assert np.abs(run(None) - forward(unflat(params, shapes))).max() > 1e-2
-    assert (params[heads.OUT] != 0).all()  # the given parameters stay
+    assert (params[OUT] != 0).all()  # the given parameters stay
     everything = [(layer, head) for layer in range(2) for head in range(4)]
-    assert (heads.masked(config, params, everything)[heads.OUT] == 0).all()
+    assert (heads.masked(config, params, everything)[OUT] == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_heads_that_cannot_go_are_refused(changes: dict[str, Any], gone: list[tu
 def test_heads_of_latent_attention_are_masked_alone() -> None:
     """Its heads have values of a dim of their own, and no keys and values to join."""
     config, params = made(attention__kind="mla", num_kv_heads=4, attention__mla__value_dim=6)
-    masked = heads.masked(config, params, [(1, 2)])[heads.OUT]
+    masked = heads.masked(config, params, [(1, 2)])[OUT]
     assert masked.shape == (2, 4 * 6, 16)
     zero = (masked == 0).all(axis=2)
     assert not zero[0].any()

@@ -30,6 +30,18 @@ CASES: dict[str, dict[str, Any]] = {
         "position__rope__scaling__long_factor": (2.0, 3.0),
     },
     **{f"mlp {kind}": {"mlp": kind} for kind in fields.choices("model.mlp")},
+    "layers that share keys, values that are keys": {
+        "num_layers": 3,
+        "attention__kv_share": 2,
+        "attention__tie_kv": True,
+        "attention__qk_norm": True,
+    },
+    "heads by layer": {
+        "num_layers": 3,
+        "attention__pattern": ({}, {"num_heads": 2, "num_kv_heads": 1, "head_dim": 6}),
+        "position__pattern": ("rope", "t5", "cope"),
+    },
+    "mla, latents of two layers": {"attention__kind": "mla", "attention__kv_share": 2},
     "mla": {"attention__kind": "mla", "attention__mla__value_dim": 6},
     "mla, latent queries": {"attention__kind": "mla", "attention__mla__query_rank": 6},
     "mqa, head_dim apart from the width": {"num_kv_heads": 1, "head_dim": 10},

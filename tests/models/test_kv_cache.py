@@ -21,7 +21,7 @@ class ReferenceCache:
     """A cache of one number a token, its own, beside a list of every row's tokens; layers are of WINDOWS."""
 
     def __init__(self, windows: tuple[int | None, ...], rows: int, capacity: int, *, keep_tokens: bool = False) -> None:
-        layout = Layout((("id", 1, 1),), windows, "auto", jnp.float32)
+        layout = Layout(((("id", 1, 1),),) * len(windows), windows, "auto", jnp.float32)
         self.cache = KVCache.empty(layout, rows, capacity, keep_tokens=keep_tokens)
         self.rows: list[list[int]] = [[] for _ in range(rows)]
         self.count = 0
@@ -175,7 +175,7 @@ def test_attention_over_8_bits_is_off_by_what_half_a_step_allows(storage: str) -
     """
     draw = np.random.default_rng(0)
     q, k, v = (jnp.asarray(draw.standard_normal((2, 1 if i == 0 else 24, 2, 8)), jnp.float32) for i in range(3))
-    layout = Layout((("k", 2, 8), ("v", 2, 8)), (None,), storage, jnp.float32)
+    layout = Layout(((("k", 2, 8), ("v", 2, 8)),), (None,), storage, jnp.float32)
     placement = KVCache.empty(layout, 2, 24, keep_tokens=False).place(jnp.zeros((2, 24), jnp.int32), fresh=True)
     _, kept, _ = placement.keep(placement.cache.entries[0], {"k": k, "v": v}, jnp.float32)
     exact, result = (kernels.attend(q, *pair) for pair in ((k, v), (kept["k"], kept["v"])))

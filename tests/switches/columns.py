@@ -155,11 +155,11 @@ def far(subject: Subject) -> Cell:
     model = cases.config_of(subject.name, dtype="bfloat16", **changes)
     built = nnx.merge(initial.abstract(model)[0], subject.params)
     cells = []
-    for kind in dict.fromkeys(_kinds(model)):
-        scheme = built.schemes[kind].layer(0)
-        cells.append(_turned_far(model, kind, scheme) if "rotate" in scheme.places else None)
-        cells.append(_biased_far(model, kind, scheme, subject) if "bias" in scheme.places else None)
-        cells.append(_embedded_far(model, kind, scheme) if kind == "sinusoidal" else None)
+    for name, (layer, kind) in _schemes(model).items():
+        scheme, of_layer = built.schemes[name].layer(0), oracle.with_heads(model, layer)
+        cells.append(_turned_far(of_layer, kind, scheme) if "rotate" in scheme.places else None)
+        cells.append(_biased_far(of_layer, kind, scheme, subject, name) if "bias" in scheme.places else None)
+        cells.append(_embedded_far(of_layer, kind, scheme) if kind == "sinusoidal" else None)
     if model.position.temperature.kind != "none":
         cells.append(_warmed_far(model))
     made = [cell for cell in cells if cell is not None]
@@ -180,6 +180,11 @@ def _kinds(model: ConfigDict) -> list[str]:
     return [plan.position for plan in plans(model)]
 
 
+def _schemes(model: ConfigDict) -> dict[str, tuple[int, str]]:
+    """Returns the first layer of each scheme, and its kind."""
+    return {plan.scheme: (layer, plan.position) for layer, plan in reversed([*enumerate(plans(model))])}
+
+
 def _turned_far(model: ConfigDict, kind: str, scheme: positions.Scheme) -> Cell:
     dims = written.width_of_turn(model)
     x = jnp.asarray(np.random.default_rng(3).standard_normal((1, len(PLACES), 2, dims)), jnp.bfloat16)
@@ -192,10 +197,10 @@ def _turned_far(model: ConfigDict, kind: str, scheme: positions.Scheme) -> Cell:
     return Cell(max(errors), 2**-6)
 
 
-def _biased_far(model: ConfigDict, kind: str, scheme: positions.Scheme, subject: Subject) -> Cell:
+def _biased_far(model: ConfigDict, kind: str, scheme: positions.Scheme, subject: Subject, name: str) -> Cell:
     function, at = scheme.bias(), jnp.asarray(PLACES)[None]
     assert function is not None
-    own = subject.exact["schemes"].get(kind, {}) if "schemes" in subject.exact else {}
+    own = subject.exact["schemes"].get(name, {}) if "schemes" in subject.exact else {}
     own = {name: leaf[0] for name, leaf in own.items()} if positions_declared.KINDS[kind].layered else own
     result = np.asarray(function(at, at)[0], np.float64)
     seen = PLACES[:, None] >= PLACES[None, :]

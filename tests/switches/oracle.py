@@ -24,19 +24,63 @@ def logits(
     x = params["embedding"][tokens] + written.embedded(model, kinds[0], params.get("schemes", {}), p)
     met: dict[str, int] = {}
     shared = {"value_embedding": params.get("value_embedding")}
-    for layer in range(model.num_layers):
+    names = _schemes(model, kinds)
+    read: list[tuple[Arrays, np.ndarray]] = []  # what each layer's keys and values come from
+    for layer, block in enumerate(_layers(model, params["blocks"])):
         kind, window = kinds[layer % len(kinds)], windows[layer % len(windows)] or None
-        own = dict(params.get("schemes", {}).get(kind, {}))
+        name, of_layer = names[layer], with_heads(model, layer)
+        own = dict(params.get("schemes", {}).get(name, {}))
         if KINDS[kind].layered:
-            own = {name: leaf[met.get(kind, 0)] for name, leaf in own.items()}
-        met[kind] = met.get(kind, 0) + 1
-        block = _layer(params["blocks"], layer)
+            own = {leaf: array[met.get(name, 0)] for leaf, array in own.items()}
+        met[name] = met.get(name, 0) + 1
         h = norm(model, x, block["attention_norm"])
-        x = x + attention(model, kind, window, block["attention"], own, h, p, seen, layer, tokens, shared)
+        read.append((block["attention"], h))
+        x = x + attention(
+            of_layer, kind, window, block["attention"], own, h, p, seen, layer, tokens, shared,
+            read[source(model, layer)],
+        )  # fmt: skip
         h, mlp = norm(model, x, block["mlp_norm"]), block["mlp"]
         gate = h @ mlp["gate"]["kernel"]
         x = x + (gate / (1 + np.exp(-gate)) * (h @ mlp["up"]["kernel"])) @ mlp["down"]["kernel"]
     return norm(model, x, params["norm"]) @ params["embedding"].T
+
+
+def with_heads(model: ConfigDict, layer: int) -> ConfigDict:
+    """Returns the model with the heads and theta of one layer."""
+    result, pattern = model.copy_and_resolve_references(), model.attention.pattern
+    for name, value in dict(pattern[layer % len(pattern)]).items() if pattern else ():
+        (result.position.rope if name == "theta" else result)[name] = value
+    return result
+
+
+def _dims(model: ConfigDict) -> tuple[int, int, int, float]:
+    return model.num_heads, model.num_kv_heads, model.head_dim, model.position.rope.theta
+
+
+def _schemes(model: ConfigDict, kinds: tuple[str, ...]) -> list[str]:
+    """Returns the name of each layer's scheme: its kind, numbered where layers of that kind need several."""
+    keys = []
+    for layer in range(model.num_layers):
+        kind, (heads, _, dim, theta) = kinds[layer % len(kinds)], _dims(with_heads(model, layer))
+        turns = kind in ("rope", "p_rope", "xpos")
+        keys.append((kind, *(() if kind in ("none", "learned", "sinusoidal") else (dim, theta if turns else heads))))
+    unlike = {kind: [*dict.fromkeys(key for key in keys if key[0] == kind)] for kind in kinds}
+    return [key[0] if len(unlike[key[0]]) == 1 else f"{key[0]}_{unlike[key[0]].index(key)}" for key in keys]
+
+
+def source(model: ConfigDict, layer: int) -> int:
+    """Returns the layer whose keys and values a layer reads."""
+    share, first = model.attention.kv_share, model.attention.kv_share_from
+    return first + (layer - first) // share * share if layer > first else layer
+
+
+def _layers(model: ConfigDict, blocks: Arrays) -> list[Arrays]:
+    """Returns each layer's parameters: of one stack, or of one for each kind of layer, in the order they come."""
+    kinds = [(source(model, layer) == layer, *_dims(with_heads(model, layer))[:3]) for layer in range(model.num_layers)]
+    if len(set(kinds)) == 1:
+        return [_layer(blocks, layer) for layer in range(model.num_layers)]
+    order = list(dict.fromkeys(kinds))
+    return [_layer(blocks[str(order.index(kind))], kinds[:layer].count(kind)) for layer, kind in enumerate(kinds)]
 
 
 def _layer(tree: Any, layer: int) -> Any:
@@ -65,10 +109,14 @@ def attention(
     layer: int = 0,
     tokens: np.ndarray | None = None,
     shared: Arrays | None = None,
+    of_kv: tuple[Arrays, np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Returns a layer's attention [T, D] of normalised input [T, D]."""
+    """Returns a layer's attention [T, D] of normalised input [T, D].
+
+    `of_kv` has the attention parameters and the normalised input of the layer whose keys and values it reads.
+    """
     project = latent if model.attention.kind == "mla" else grouped
-    q, k, v, factor = project(model, kind, own, h, p)
+    q, k, v, factor = project(model, kind, own, h, p, of_kv or (own, h))
     v = _values(model, own, v, tokens, shared)
     q = q * written.temperature(model, kind, p)[:, None, None]
     requested, dims = model.attention, q.shape[2]
@@ -159,22 +207,27 @@ def _output(model: ConfigDict, own: Arrays, head: int, y: np.ndarray, v: np.ndar
     return y
 
 
-def grouped(model: ConfigDict, kind: str, own: Arrays, h: np.ndarray, p: np.ndarray) -> tuple[Any, Any, Any, float]:
+def grouped(
+    model: ConfigDict, kind: str, own: Arrays, h: np.ndarray, p: np.ndarray, of_kv: tuple[Arrays, np.ndarray]
+) -> tuple[Any, Any, Any, float]:
     """Returns q [T, H, K], k and v [T, G, K], turned, and 1."""
     H, G, K = model.num_heads, model.num_kv_heads, model.head_dim
     if model.attention.qkv == "fused":
         whole = linear(h, own["qkv"])
         q, k, v = whole[:, : H * K], whole[:, H * K : (H + G) * K], whole[:, (H + G) * K :]
     else:
-        q, k, v = (linear(h, own[name]) for name in ("query", "key", "value"))
+        q, k = linear(h, own["query"]), linear(of_kv[1], of_kv[0]["key"])
+        v = k if model.attention.tie_kv else linear(of_kv[1], of_kv[0]["value"])
     q, k, v = q.reshape(-1, H, K), k.reshape(-1, G, K), v.reshape(-1, G, K)
     if model.attention.qk_norm:
-        q, k = norm(model, q, own["query_norm"]), norm(model, k, own["key_norm"])
+        q, k = norm(model, q, own["query_norm"]), norm(model, k, of_kv[0]["key_norm"])
     q = written.turned(model, kind, q, p, len(p))
     return q, written.turned(model, kind, k, p, len(p), keys=True), v, 1.0
 
 
-def latent(model: ConfigDict, kind: str, own: Arrays, h: np.ndarray, p: np.ndarray) -> tuple[Any, Any, Any, float]:
+def latent(
+    model: ConfigDict, kind: str, own: Arrays, h: np.ndarray, p: np.ndarray, of_kv: tuple[Arrays, np.ndarray]
+) -> tuple[Any, Any, Any, float]:
     """Returns multi-head latent attention's q and k [T, H, nope + rope] and v [T, H, value], and what scores grow by.
 
     Equations 9 to 19 of DeepSeek-V2, with its code's RMSNorm on the latents.
@@ -182,8 +235,8 @@ def latent(model: ConfigDict, kind: str, own: Arrays, h: np.ndarray, p: np.ndarr
     mla, H = model.attention.mla, model.num_heads
     c_q = h if mla.query_rank is None else norm(model, linear(h, own["query_down"]), own["query_norm"])
     q = linear(c_q, own["query"]).reshape(-1, H, mla.nope_dim + mla.rope_dim)
-    down = linear(h, own["kv_down"])
-    c_kv, shared = norm(model, down[:, : mla.kv_rank], own["kv_norm"]), down[:, None, mla.kv_rank :]
+    down = linear(of_kv[1], of_kv[0]["kv_down"])
+    c_kv, shared = norm(model, down[:, : mla.kv_rank], of_kv[0]["kv_norm"]), down[:, None, mla.kv_rank :]
     k_nope = linear(c_kv, own["key_up"]).reshape(-1, H, mla.nope_dim)
     v = linear(c_kv, own["value_up"]).reshape(-1, H, mla.value_dim)
     q_rope = written.turned(model, kind, q[:, :, mla.nope_dim :], p, len(p))

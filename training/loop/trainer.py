@@ -16,7 +16,7 @@ import data as data_room
 from configs import environment, fields, provenance, validate
 from configs.errors import ConfigError, UserError
 from configs.rules import branches as longer
-from configs.rules import tasks
+from configs.rules import growth, tasks
 from data import pipeline
 from models import counting, initialise
 from training.loop import schedule, trackers, validation, watch
@@ -173,8 +173,12 @@ class _Training:
         self.share = meshes.share(self.rules)
         self.stream = pipeline.TrainStream(config, self.tokenizer, self.corpus, self.share)
         self.stages = pipeline.stages(config)
-        per_token = [counting.flops_per_token(config.model, stage.length)["value"] for stage in self.stages]
-        self.flops_per_token = per_token
+        self.by_window = [growth.at_stage(config, stage) for stage in range(len(config.model.attention.window_stages))]
+        self.by_window.append(config)
+        self.flops_per_token = [
+            [counting.flops_per_token(own.model, stage.length)["value"] for stage in self.stages]
+            for own in self.by_window
+        ]
         self.budget = self._budget(config.budget.amount)
         if self.shorter is not None and saved(self.workdir):
             branches.check_longer(config, self._budget(self.shorter), self.budget, saved(self.workdir)[-1])
@@ -209,7 +213,10 @@ class _Training:
             self.record.values["lengthened"] = lengthened
 
     def _budget(self, amount: float) -> Budget:
-        return Budget(self.config.budget.kind, amount, self.stages, self.flops_per_token)
+        spans = growth.lasting(self.config, self.stages)
+        stages = [dataclasses.replace(self.stages[data], steps=steps) for steps, data, _ in spans]
+        per_token = [self.flops_per_token[window][data] for _, data, window in spans]
+        return Budget(self.config.budget.kind, amount, stages, per_token)
 
     def _refuse_too_large(self) -> None:
         """Raises ConfigError where this machine cannot hold what no compiler can do without."""
@@ -227,7 +234,7 @@ class _Training:
         """Makes or restores the training state."""
         config = self.config
         shapes = train_step.abstract(config, self.mesh)
-        self.shaped = train_step.shaping(config)
+        self.shaped: dict[int, str] = {}  # key of the program of each stage of the window
         self.console = Console(config.name or self.workdir.name, self.quiet)
         distributed.agreed(lambda: integrity.set_damaged_aside(self.workdir, self._tell) if self.main else None)
         self.stream.say = self._tell
@@ -330,7 +337,11 @@ class _Training:
         return not isinstance(last, float) and not last.is_ready()
 
     def _program(self, batch: Any) -> Any:
-        program, seconds = train_step.compiled(self.config, batch, self.mesh, self.shaped)
+        stage = growth.stage_of(self.config, self.spent.steps)
+        config = self.by_window[stage]
+        if stage not in self.shaped:
+            self.shaped[stage] = train_step.shaping(config)
+        program, seconds = train_step.compiled(config, batch, self.mesh, self.shaped[stage])
         if seconds:
             self.compile_seconds += seconds
             self._drop_window()
@@ -342,8 +353,8 @@ class _Training:
         return distributed.shared_seconds(seconds) if self.clocked else seconds
 
     def _spend(self, tokens: int, seconds: float) -> None:
-        flops = tokens * self.flops_per_token[self.stream.stage]
         spent = self.spent
+        flops = tokens * self.flops_per_token[growth.stage_of(self.config, spent.steps)][self.stream.stage]
         self.spent = Spent(spent.steps + 1, spent.tokens + tokens, spent.flops + flops, spent.seconds + seconds)
         self.window = (self.window[0], self.window[1] + tokens)
 
@@ -408,8 +419,11 @@ class _Training:
             "grad_norm": norm,
             "tokens_per_second": speed,
         }
+        window_stage = growth.stage_of(self.config, spent.steps - 1)
+        if len(self.by_window) > 1:
+            line["window"] = growth.window_of(self.config, window_stage)
         if self.peak:
-            line["mfu"] = speed * self.flops_per_token[self.stream.stage] / self.peak
+            line["mfu"] = speed * self.flops_per_token[window_stage][self.stream.stage] / self.peak
         if evaluated:
             line |= {"val_loss": self.val_loss, **self.watch.metrics}
         self.log.write(line)

@@ -18,6 +18,7 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from configs import fields
+from configs.rules import layers
 from models import axes
 from models.observed import Layer, observe
 from training.run_directory.checkpoint import Checkpoints
@@ -184,8 +185,8 @@ def probe(config: ConfigDict, batch: Any, mesh: Any = None) -> Callable[[Any], d
     ready = meshes.whole_batch(meshes.rules_of(config, mesh), {**rows, "real": real})
 
     def looked(params: Any) -> dict[str, Any]:
-        logit_L, written_LH = (np.asarray(x, np.float64) for x in function(params, ready))
-        return {"attention_logits": logit_L.tolist(), "silent_heads": int((written_LH < SILENT).sum())}
+        logit_L, written = (np.asarray(x, np.float64) for x in function(params, ready))
+        return {"attention_logits": logit_L.tolist(), "silent_heads": int((written < SILENT).sum())}
 
     return looked
 
@@ -203,7 +204,7 @@ def judge(config: ConfigDict, results: dict[str, Any], step: int) -> None:
             f"the largest attention score of layer {layer} is {logits[layer]:.4g} at step {step} "
             f"(watch.attention_logit = {watch.attention_logit:g})"
         )
-    heads = config.model.num_layers * config.model.num_heads
+    heads = sum(of.num_heads for of in layers.heads(config.model))
     if watch.dead_heads and results["silent_heads"] > watch.dead_heads * heads:
         raise Diverged(
             f"{results['silent_heads']} of {heads} heads write nothing at step {step} "
@@ -221,7 +222,7 @@ def _probe(text: str, mesh: Any) -> Any:
         look = functools.partial(_layer, real_BT=batch["real"])
         with axes.following(rules):
             result = observe(model, batch["tokens"], batch.get("positions"), batch.get("segments"), look=look)[1]
-        return jnp.stack([logit for logit, _ in result]), jnp.stack([written for _, written in result])
+        return jnp.stack([logit for logit, _ in result]), jnp.concatenate([written for _, written in result])
 
     return jax.jit(looked, out_shardings=None if rules is None else meshes.whole(rules))
 

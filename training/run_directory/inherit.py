@@ -13,12 +13,15 @@ from training.run_directory import run as runs
 from training.run_directory.checkpoint import Checkpoints, flat, newest, saved
 from training.step import train_step
 
-# Matrices of the same shape are read as other heads: 8 of 4 dims are not 4 of 8.
-HEADS = ("model.num_heads", "model.num_kv_heads", "model.head_dim")
+# Matrices of the same shape are read as other heads (8 of 4 dims are not 4 of 8), or are those of other layers.
+HEADS = (
+    "model.num_heads model.num_kv_heads model.head_dim model.attention.pattern model.attention.kv_share "
+    "model.attention.kv_share_from"
+).split()
 # What changes how a model is computed or begins, not which function its parameters are.
 COMPUTED = (
     "model.dtype model.scan_layers model.remat model.attention.kernel model.attention.kv_storage model.dropout "
-    "model.init model.init_std"
+    "model.init model.init_std model.attention.window_stages model.position.rope.scaling.follow"
 ).split()
 
 

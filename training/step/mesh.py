@@ -22,6 +22,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from configs.errors import ConfigError
+from configs.rules import layers
 from configs.rules import mesh as fields
 from data.pipeline import WHOLE, Share
 from models.axes import Rules
@@ -73,7 +74,7 @@ def rules_of(config: ConfigDict, mesh: Mesh | None) -> Rules | None:
     if mesh is None:
         return None
     table = dict(TABLE)
-    if config.model.num_kv_heads % mesh.shape["tensor"]:
+    if any(of.num_kv_heads % mesh.shape["tensor"] for of in layers.heads(config.model)):
         table["kv_heads"] = ()  # fewer KV heads than devices: each device has all of their matrices
     return Rules(mesh, tuple(table.items()))
 
