@@ -66,7 +66,7 @@ def test_heads_read_their_groups() -> None:
     from models.attention import Rows
     from models.positions import build as build_scheme
 
-    out, _ = attention(jnp.ones((1, 3, 16)), Rows(), build_scheme(config, "none"), window=None)
+    out, _, _ = attention(jnp.ones((1, 3, 16)), Rows(), build_scheme(config, "none"), window=None)
     close(out[0, 2], np.repeat([10, 10, 20, 20], 4))
 
 
