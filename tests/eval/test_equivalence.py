@@ -144,8 +144,8 @@ def test_a_faulty_fused_layout_is_red(tried: setting.Setting, plain: Any, monkey
     right = attention.Attention.project
 
     def wrong(self: Any, *given: Any, **more: Any) -> Any:
-        q, k, v = right(self, *given, **more)
-        return (q, k, v) if self.qkv is None else (q, v, k)
+        q, kv = right(self, *given, **more)
+        return q, kv if self.qkv is None else {"k": kv["v"], "v": kv["k"]}
 
     monkeypatch.setattr(attention.Attention, "project", wrong)
     assert red(layouts.qkv(tried, *plain)) == {("fused QKV", "output"), ("fused QKV", "gradient")}
