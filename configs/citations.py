@@ -42,7 +42,18 @@ CITED: dict[str, dict[str, tuple[str, ...]]] = {
         "llama4": (),
         "ministral3": (),
     },
-    "model.attention.kind": {"gqa": ("ainslie2023gqa",), "mla": ("deepseek2024v2",)},
+    "model.attention.kind": {
+        "gqa": ("ainslie2023gqa",),
+        "mla": ("deepseek2024v2",),
+        "differential": ("ye2024differential",),
+    },
+    "model.attention.gate.kind": {"none": (), "head": ("qiu2025gated",), "element": ("qiu2025gated",)},
+    "model.attention.value_residual": {"none": (), "fixed": ("zhou2024value",), "learned": ("zhou2024value",)},
+    "model.attention.weights.kind": {
+        "softmax": (),
+        "sigmoid": ("ramapuram2024sigmoid",),
+        "top_k": ("gupta2021topk",),
+    },
     "model.attention.kernel": {
         "auto": (),
         "reference": (),

@@ -86,7 +86,11 @@ def test_every_problem_is_told_at_once() -> None:
 
 
 # Fields of which a negative number has a meaning, and those that a rule over several fields bounds.
-SIGNED = {"model.position.rope.scaling.mscale", "model.position.rope.scaling.mscale_all_dim"}
+SIGNED = {
+    "model.position.rope.scaling.mscale",
+    "model.position.rope.scaling.mscale_all_dim",
+    "model.attention.weights.sigmoid_bias",
+}
 BOUNDED = {"model.position.t5.max_distance", "model.position.rope.scaling.high_freq_factor"}
 
 

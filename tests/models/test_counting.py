@@ -26,12 +26,15 @@ def test_counts_equal_array_sizes(whole: ConfigDict) -> None:
         return sum(size for name, size in sizes.items() if any(word in name for word in words))
 
     assert parts["norm"] == held("norm")
-    assert parts["embedding"] == held("embedding") - held("embedding_norm")
+    tables = held("embedding", "value_mix.table") - held("embedding_norm", "embedding_lambdas")
+    head = held("head") - held("head_norm")
+    assert parts["embedding"] == tables
     assert parts["position"] == held("schemes")
-    assert parts["head"] == held("head")
+    assert parts["head"] == head
     assert parts["mlp"] == held(".mlp.")
-    assert parts["attention"] == held(".attention.") - held("query_norm", "key_norm", "kv_norm")
-    assert parts["non_embedding"] == parts["total"] - held("embedding", "schemes", "head") + held("embedding_norm")
+    other = held("query_norm", "key_norm", "kv_norm", "head_norm", "value_mix.table")
+    assert parts["attention"] == held(".attention.") - other
+    assert parts["non_embedding"] == parts["total"] - tables - held("schemes") - head
     # Every matrix that multiplies: kernels, and the output matrix once.
     multiplied = held("kernel") + config.vocab_size * config.width
     assert counting.flops_per_token(config, 10)["N"] == multiplied
