@@ -16,6 +16,7 @@ SCALINGS = ("none", "linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3"
 ABSOLUTE = ("learned", "sinusoidal")  # act on the embedding
 ROTATING = layers.ROTATING
 SCALED = ("rope", "p_rope")
+BY_LENGTH = ("dynamic", "longrope")  # scalings whose frequencies depend on a row's length
 # How many positions xPos serves, in units of its base. Its zeta^(n/base) is e^-40 there; it would leave float32 at 69,
 # and small gradients times it leave float32 sooner.
 XPOS_REACH = 32
@@ -50,6 +51,11 @@ def problems(config: ConfigDict) -> list[str]:
         result.append(
             f"model.position.rope.scaling.kind = {scaling.kind!r}: needs RoPE, but model.position.kind = "
             f"{position.kind!r}"
+        )
+    if "xpos" in kinds and scaling.kind in BY_LENGTH:
+        result.append(
+            f"model.position.rope.scaling.kind = {scaling.kind!r}: changes frequencies with the length, which layers of "
+            "xpos cannot follow"
         )
     if kinds & {*SCALED}:
         result += _scaling(scaling)

@@ -69,7 +69,7 @@ def test_a_ladder_by_size_trains_on_tokens_a_parameter():
         (dict(ladder=STEPS | {"values": [10]}), "must be a list of two values at least"),
         (dict(ladder=STEPS | {"values": [10, 10.0]}), "lists a value twice"),
         (dict(ladder=STEPS | {"values": [10, -1]}), "-1 must be above 0"),
-        (dict(ladder=STEPS, fixed={"budget.amount": 7}), "budget.amount stands in `fixed` too"),
+        (dict(ladder=STEPS, fixed={"budget.amount": 7}), "budget.amount is also in `fixed`"),
         (dict(ladder=STEPS, axes=[{"budget.amount": [5, 6]}]), "ladder.by = 'budget.amount': is an axis already"),
         (dict(ladder=STEPS, evals=["throughput"]), "evals must hold 'loss'"),
         (dict(ladder=STEPS | {"branches": True}), "branches need wsd"),

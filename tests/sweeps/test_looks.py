@@ -107,7 +107,7 @@ def test_a_list_that_grows_after_results_is_marked_with_its_looks(tmp_path):
         (dict(seeds=dict(looks=5, care=0.1)), "seeds.looks = 5: must be numbers of seeds"),
         (dict(seeds=dict(looks=(5,), care=0)), "care must be a number above 0, in nats"),
         (dict(seeds=PLAN, evals=["memory"]), "must hold 'loss', by which a plan of seeds decides"),
-        (dict(seeds=PLAN, care=0.1), "care: stands in seeds.care already"),
+        (dict(seeds=PLAN, care=0.1), "care: is also set as seeds.care"),
         (dict(care=-1), "care = -1: must be a number above 0, in nats"),
         (
             dict(seeds=PLAN, select=dict(field="optimizer.learning_rate", values=[1e-3, 1e-2], seeds=[11])),

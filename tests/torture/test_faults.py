@@ -46,7 +46,9 @@ def test_a_full_disk_ends_the_run_with_a_word_and_the_run_goes_on_when_there_is_
     with (disk / "fill").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
         while True:
             file.write(bytes(4096))
-    with pytest.raises(UserError, match=r"disk/run.*: No space left on device; free some space, the same command then"):
+    with pytest.raises(
+        UserError, match=r"disk/run.*: No space left on device; free some space, run the same command again"
+    ):
         trainer.train(make_tiny(), workdir, quiet=True)
     (disk / "fill").unlink()
     assert trainer.train(make_tiny(), workdir, quiet=True)["status"] == "done" and trace(workdir) == trace(whole)
@@ -56,7 +58,7 @@ def test_a_disk_that_can_only_be_read_is_told_and_nothing_is_lost(make_tiny, hal
     workdir = Path(shutil.copytree(half, disk / "run"))
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     for folder in (workdir, disk / "new"):
-        with pytest.raises(UserError, match=r"Read-only file system; make it writable, the same command then"):
+        with pytest.raises(UserError, match=r"Read-only file system; make it writable, run the same command again"):
             trainer.train(make_tiny(), folder, quiet=True)
     subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
     assert trainer.train(make_tiny(), workdir, quiet=True)["status"] == "done" and trace(workdir) == trace(whole)
@@ -170,7 +172,7 @@ def test_a_lost_device_ends_the_run_as_failed_with_the_reason(make_tiny, half, w
             trainer.train(make_tiny(), half, quiet=True)
     assert isinstance(message.value.__cause__, jax.errors.JaxRuntimeError)
     written = read_json(half / "run.json")
-    assert written["status"] == "failed" and "goes on from the newest checkpoint" in written["error"]
+    assert written["status"] == "failed" and "run the same command again to resume" in written["error"]
     assert trainer.train(make_tiny(), half, quiet=True)["status"] == "done" and trace(half) == trace(whole)
 
 
