@@ -54,8 +54,8 @@ def problems(config: ConfigDict) -> list[str]:
         )
     if "xpos" in kinds and scaling.kind in BY_LENGTH:
         result.append(
-            f"model.position.rope.scaling.kind = {scaling.kind!r}: changes frequencies with the length, which layers of "
-            "xpos cannot follow"
+            f"model.position.rope.scaling.kind = {scaling.kind!r}: changes frequencies with the length, which layers "
+            "of xpos cannot follow"
         )
     if kinds & {*SCALED}:
         result += _scaling(scaling)
