@@ -8,8 +8,8 @@ Kubernetes evicts or preempts it makes again itself, and the runs continue from 
 import json
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from configs.folders import own
 from sweeps.execution.worker import EVALUATE, TRAIN, Job, Outcome
 from sweeps.launchers import kubernetes_api as api
 from sweeps.launchers import kubernetes_manifest as manifests
+from sweeps.launchers.batch import LATE, POLL, SETTLED, BatchEngine, Held, digest, outcome
 from sweeps.launchers.kubernetes_api import FOLDER, ID, JOBS, WHERE, Silent
 from sweeps.launchers.kubernetes_manifest import ARRAY, MOST, SWEEP, Options, job_name, sweep_label
 from sweeps.launchers.kubernetes_pod import entry, result
@@ -42,23 +43,9 @@ from sweeps.store.run_status import now
 from training.run_directory.files import write_json
 
 NAME = "kubernetes"
-SETTLED = 3.0  # seconds between the end of a job and the belief that it left no result
-LATE = 30.0  # the same for one that seems to have ended well: a shared file system may show its result later
-STATUSES = ("done", "diverged", "preempted", "failed", "busy")  # of an outcome
-POLL = (1.0, 20.0)  # seconds between questions: after something happened, and when nothing did for long
 
 
-@dataclass
-class _Held:
-    job: Job
-    id: str
-    array: str
-    index: int
-    word: JobState | None = None
-    since: float = 0.0  # when Kubernetes first said that it is over
-
-
-class KubernetesEngine:
+class KubernetesEngine(BatchEngine):
     """Submits runs as indexed Jobs. A place is no more than a number here: Kubernetes finds the nodes."""
 
     name = NAME
@@ -71,15 +58,11 @@ class KubernetesEngine:
         Raises:
             UserError: the client is not installed, no cluster answers, or it refuses the manifest of a Job.
         """
-        self.directory, self.options = directory, options
-        self.most = min(workers or MOST, MOST)
+        super().__init__(directory, min(workers or MOST, MOST))
+        self.options = options
         self.cluster = api.cluster(options.context, options.namespace)
         self.folder = directory / FOLDER
         own(directory, state.PRIVATE, str(FOLDER))
-        self.new: dict[int, Job] = {}
-        self.held: dict[int, _Held] = {}
-        self.gone: list[Ended] = []
-        self.wait, self.last_query = POLL[0], 0.0
         self._claimed()
         self._create(manifests.manifest(directory, "0" * 16, 1, 1, options), dry=True)
 
@@ -148,8 +131,8 @@ class KubernetesEngine:
                 continue
             if word.over or self._outcome(record.array, index) is not None:
                 jobs.forget(self.directory, record.arm, record.seed)
-            elif job is not None and (record.digest == _digest(job) or word.runs):
-                self.held[len(self.held)] = _Held(job, record.id, record.array, index, word)
+            elif job is not None and (record.digest == digest(job) or word.runs):
+                self.held[len(self.held)] = Held(job, record.id, record.array, index, word)
                 jobs.note(self.directory, record)
             elif word.waits:
                 back.append(record.id)
@@ -192,39 +175,7 @@ class KubernetesEngine:
 
     def _outcome(self, array: str, index: int) -> Outcome | None:
         """Returns how a run says that it ended; None where it has not."""
-        try:
-            values = json.loads(ordinary(result(self.folder / array, index)).read_text(encoding="utf-8"))
-            if array and values["status"] in STATUSES:
-                return Outcome(values["status"], str(values["error"]))
-        except (OSError, ValueError, TypeError, LookupError, RecursionError):
-            pass
-        return None
-
-    def free(self) -> list[int]:
-        """Returns the places that have no job."""
-        return [i for i in range(self.most) if i not in self.held and i not in self.new]
-
-    def start(self, place: int, job: Job) -> None:
-        """Keeps a job for the next Job."""
-        self.new[place] = job
-
-    def queued(self, place: int) -> str:
-        """Returns what Kubernetes says of a run that has not begun."""
-        held = self.held.get(place)
-        if held is None or held.word is None:
-            return "queued"
-        reason = held.word.reason
-        return (f"queued ({reason})" if reason else "queued") if held.word.waits else ""
-
-    def ended(self, timeout: float) -> list[Ended]:
-        """Submits what is new, waits `timeout` seconds at most, and returns the jobs that ended."""
-        self._submit()
-        end = time.monotonic() + timeout
-        while not (ended := self._look()) and (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, 0.5))
-        if ended:
-            self.wait = POLL[0]
-        return ended
+        return outcome(result(self.folder / array, index)) if array else None
 
     def _submit(self) -> None:
         """Submits the new jobs as one indexed Job.
@@ -239,7 +190,7 @@ class KubernetesEngine:
         name, folder = job_name(array), self.folder / array
         folder.mkdir(parents=True)
         records = [
-            jobs.Record(self.name, f"{name}-{index}", job.arm, job.seed, _digest(job), now(), array)
+            jobs.Record(self.name, f"{name}-{index}", job.arm, job.seed, digest(job), now(), array)
             for index, job in enumerate(todo)
         ]
         plan = [{"record": vars(record), "job": entry(job)} for record, job in zip(records, todo, strict=True)]
@@ -250,27 +201,15 @@ class KubernetesEngine:
         api.vouch(self.cluster, made, folder).live = set(range(len(todo)))
         for index, (place, job, record) in enumerate(zip(places, todo, records, strict=True)):
             jobs.note(self.directory, record)
-            self.held[place] = _Held(job, record.id, array, index)
+            self.held[place] = Held(job, record.id, array, index)
         self.new = {}
         self.wait = POLL[0]
 
-    def _look(self) -> list[Ended]:
-        results, self.gone = self.gone, []
-        self._ask()
-        for place, held in list(self.held.items()):
-            ended = self._result(place, held) or self._end(place, held)
-            if ended is not None:
-                del self.held[place]
-                jobs.forget(self.directory, held.job.arm, held.job.seed)
-                results.append(ended)
-        return results
-
     def _ask(self) -> None:
-        """Asks how the runs stand, the more seldom the less happens."""
-        if not self.held or time.monotonic() - self.last_query < self.wait:
+        """Asks Kubernetes how the runs stand."""
+        if not self._due():
             return
         self.last_query = time.monotonic()
-        before = [held.word for held in self.held.values()]
         states: dict[str, dict[int, JobState]] = {}
         for array in {held.array for held in self.held.values()}:
             try:
@@ -278,28 +217,19 @@ class KubernetesEngine:
                 states[array] = api.states(self.directory, here, array)
             except Silent:
                 continue
-        for held in self.held.values():
-            if held.array not in states:
-                continue
-            word = states[held.array].get(held.index, api.over(api.GONE))
-            if not word.over:
-                held.since = 0.0
-            elif not held.since:
-                held.since = self.last_query
-            held.word = word
-        changed = before != [held.word for held in self.held.values()]
-        self.wait = POLL[0] if changed else min(POLL[1], self.wait * 1.5)
+        answered = [held for held in self.held.values() if held.array in states]
+        self._hear({held.id: states[held.array].get(held.index, api.over(api.GONE)) for held in answered})
 
-    def _result(self, place: int, held: _Held) -> Ended | None:
+    def _result(self, place: int, held: Held) -> Ended | None:
         """Returns the outcome that a run wrote; that it was stopped counts once Kubernetes makes no other pod."""
-        outcome = self._outcome(held.array, held.index)
-        if outcome is None or (outcome.status == "preempted" and not (held.word is not None and held.word.over)):
+        ended = self._outcome(held.array, held.index)
+        if ended is None or (ended.status == "preempted" and not (held.word is not None and held.word.over)):
             return None
-        if outcome.status == "preempted" and held.word is not None and held.word.state in (api.CANCELLED, api.GONE):
+        if ended.status == "preempted" and held.word is not None and held.word.state in (api.CANCELLED, api.GONE):
             return Ended(place, held.job, None, f"kubernetes job {held.id} was deleted", "cancelled")
-        return Ended(place, held.job, outcome)
+        return Ended(place, held.job, ended)
 
-    def _end(self, place: int, held: _Held) -> Ended | None:
+    def _end(self, place: int, held: Held) -> Ended | None:
         """Returns how a run ended that left no result, if it did."""
         word = held.word
         if word is None or not word.over:
@@ -312,28 +242,11 @@ class KubernetesEngine:
             return Ended(place, held.job, None, f"{name} {how}", "cancelled")
         return Ended(place, held.job, None, f"{name}: {api.exit_words(word)}")
 
-    def withdraw(self) -> None:
-        """Takes back what has not begun."""
-        self._drop_new()
-        api.cancel([held.id for held in self.held.values() if held.word is None or held.word.waits])
-        self.wait = POLL[0]
-
-    def stop(self) -> None:
-        """Has Kubernetes end every run; those at work save themselves."""
-        self._drop_new()
-        api.cancel([held.id for held in self.held.values()])
-        self.wait = POLL[0]
-
-    def _drop_new(self) -> None:
-        self.gone += [Ended(place, job, None, "not begun", "cancelled") for place, job in self.new.items()]
-        self.new = {}
+    def _cancel(self, ids: Sequence[str]) -> None:
+        api.cancel(ids)
 
     def close(self) -> None:
         """Does nothing: Jobs go on without their launcher."""
-
-
-def _digest(job: Job) -> str:
-    return jobs.digest({"config": job.config, "evals": job.evals, "timeout": job.timeout})
 
 
 def _functions(job: Job) -> tuple[str, ...]:

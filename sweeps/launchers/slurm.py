@@ -15,8 +15,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,6 +27,7 @@ from configs.folders import private
 from sweeps.execution import multiprocess
 from sweeps.execution.worker import Job, Outcome, redirect, work
 from sweeps.launchers import squeue
+from sweeps.launchers.batch import LATE, POLL, SETTLED, BatchEngine, Held, digest, outcome
 from sweeps.launchers.launcher import (
     CPUS,
     GPUS,
@@ -44,28 +45,14 @@ from sweeps.launchers.launcher import (
 from sweeps.launchers.resources import THREADS
 from sweeps.launchers.slurm_options import MOST, Options, parameters, variables
 from sweeps.store import jobs, run_status, state
-from sweeps.store.jobs import JobState
 from sweeps.store.run_status import now
 from training.run_directory.files import own, write_json
 from training.runtime.distributed import slurm_tasks
 
-SETTLED = 3.0  # seconds between the end of a job and the belief that it left no result
-LATE = 30.0  # the same for a job that seems to have ended well: a shared file system may show its result later
 JOBS = "jobs.json"  # in an array's folder: what each of its tasks is to do
-STATUSES = ("done", "diverged", "preempted", "failed", "busy")  # of an outcome
-POLL = (1.0, 20.0)  # seconds between questions to Slurm: after something happened, and when nothing did for long
 
 
-@dataclass
-class _Held:
-    job: Job
-    id: str
-    array: str
-    word: JobState | None = None
-    since: float = 0.0  # when Slurm first said that it is over
-
-
-class SlurmEngine:
+class SlurmEngine(BatchEngine):
     """Queues jobs as arrays. A place is no more than a number here: Slurm finds the nodes."""
 
     name = "slurm"
@@ -86,17 +73,13 @@ class SlurmEngine:
             ) from None
         if not squeue.answers():
             raise UserError("--launcher=slurm: no Slurm answers here (squeue fails)")
-        self.directory, self.submitit = directory, submitit
-        self.most = min(workers or MOST, MOST)
+        super().__init__(directory, min(workers or MOST, MOST))
+        self.submitit = submitit
         # submitit keeps pickles there, which run what they hold when a job reads them.
         own(directory, state.PRIVATE, str(jobs.SUBMITTED))
         self.folder = private(directory / jobs.SUBMITTED, "the jobs of submitit")
         self.parameters = parameters(directory, options)
         self.variables = variables(os.environ, self.parameters)
-        self.new: dict[int, Job] = {}
-        self.held: dict[int, _Held] = {}
-        self.gone: list[Ended] = []
-        self.wait, self.asked = POLL[0], 0.0
 
     def adopt(self, expected: Mapping[str, Job]) -> dict[int, Job]:
         """Takes up what an earlier launcher queued: jobs that wait or run, and ask for what is wanted now.
@@ -110,8 +93,8 @@ class SlurmEngine:
             word, job = said.get(record.key), expected.get(record.key)
             if word is None or word.over or self._outcome(record.id, record.array) is not None:
                 jobs.forget(self.directory, record.arm, record.seed)
-            elif job is not None and (record.digest == _digest(job) or word.runs):
-                self.held[len(self.held)] = _Held(job, record.id, record.array, word)
+            elif job is not None and (record.digest == digest(job) or word.runs):
+                self.held[len(self.held)] = Held(job, record.id, record.array, word=word)
                 jobs.note(self.directory, record)
             elif word.waits:
                 back.append(record.id)
@@ -145,47 +128,15 @@ class SlurmEngine:
             return None
 
     def _record(self, identity: str, array: str, job: Job) -> jobs.Record:
-        return jobs.Record(self.name, identity, job.arm, job.seed, _digest(job), now(), array)
+        return jobs.Record(self.name, identity, job.arm, job.seed, digest(job), now(), array)
 
     def _outcome(self, identity: str, array: str) -> Outcome | None:
         """Returns how a job says that it ended; None where it has not."""
-        try:
-            message = json.loads(ordinary(_result(self.folder / array, identity)).read_text(encoding="utf-8"))
-            if array and message["status"] in STATUSES:
-                return Outcome(message["status"], str(message["error"]))
-        except (OSError, ValueError, TypeError, LookupError, RecursionError):
-            pass
-        return None
+        return outcome(_result(self.folder / array, identity)) if array else None
 
-    def _log(self, held: _Held) -> Path:
+    def _log(self, held: Held) -> Path:
         """Returns where submitit has a job's own output go."""
         return self.folder / held.array / f"{held.id}_0_log.out"
-
-    def free(self) -> list[int]:
-        """Returns the places that have no job."""
-        return [i for i in range(self.most) if i not in self.held and i not in self.new]
-
-    def start(self, place: int, job: Job) -> None:
-        """Keeps a job for the next array."""
-        self.new[place] = job
-
-    def queued(self, place: int) -> str:
-        """Returns what Slurm says of a job that has not begun."""
-        held = self.held.get(place)
-        if held is None or held.word is None:
-            return "queued"
-        reason = held.word.reason
-        return (f"queued ({reason})" if reason else "queued") if held.word.waits else ""
-
-    def ended(self, timeout: float) -> list[Ended]:
-        """Queues what is new, waits `timeout` seconds at most, and returns the jobs that ended."""
-        self._submit()
-        end = time.monotonic() + timeout
-        while not (result := self._look()) and (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, 0.5))
-        if result:
-            self.wait = POLL[0]
-        return result
 
     def _submit(self) -> None:
         """Queues the new jobs as one array.
@@ -211,45 +162,22 @@ class SlurmEngine:
             ) from error
         for place, job, item in zip(places, todo, queued, strict=True):
             jobs.note(self.directory, self._record(item.job_id, folder.name, job))
-            self.held[place] = _Held(job, item.job_id, folder.name)
+            self.held[place] = Held(job, item.job_id, folder.name)
         self.new = {}
         self.wait = POLL[0]
 
-    def _look(self) -> list[Ended]:
-        result, self.gone = self.gone, []
-        self._ask()
-        for place, held in list(self.held.items()):
-            ended = self._result(place, held) or self._end(place, held)
-            if ended is not None:
-                del self.held[place]
-                jobs.forget(self.directory, held.job.arm, held.job.seed)
-                result.append(ended)
-        return result
-
     def _ask(self) -> None:
-        """Asks Slurm how the jobs stand, the more seldom the less happens."""
-        if not self.held or time.monotonic() - self.asked < self.wait:
-            return
-        said = squeue.states([held.id for held in self.held.values()])
-        self.asked = time.monotonic()
-        before = [held.word for held in self.held.values()]
-        for held in self.held.values():
-            word = said.get(held.id)
-            if word is None:  # Slurm did not answer
-                continue
-            if not word.over:
-                held.since = 0.0
-            elif not held.since:
-                held.since = self.asked
-            held.word = word
-        changed = before != [held.word for held in self.held.values()]
-        self.wait = POLL[0] if changed else min(POLL[1], self.wait * 1.5)
+        """Asks Slurm how the jobs stand."""
+        if self._due():
+            said = squeue.states([held.id for held in self.held.values()])
+            self.last_query = time.monotonic()
+            self._hear(said)
 
-    def _result(self, place: int, held: _Held) -> Ended | None:
-        outcome = self._outcome(held.id, held.array)
-        return None if outcome is None else Ended(place, held.job, outcome)
+    def _result(self, place: int, held: Held) -> Ended | None:
+        ended = self._outcome(held.id, held.array)
+        return None if ended is None else Ended(place, held.job, ended)
 
-    def _end(self, place: int, held: _Held) -> Ended | None:
+    def _end(self, place: int, held: Held) -> Ended | None:
         """Returns how a job ended that left no result, if it did."""
         passed = time.monotonic() - held.since if held.since else 0.0
         name, word = f"slurm job {held.id}", held.word
@@ -265,26 +193,11 @@ class SlurmEngine:
         how = squeue.exit_code(held.id)
         return Ended(place, held.job, None, f"{name}: {word.state}{f', {how}' if how else ''}")
 
-    def withdraw(self) -> None:
-        """Takes back what has not begun."""
-        self.gone += [Ended(place, job, None, "not begun", "cancelled") for place, job in self.new.items()]
-        self.new = {}
-        squeue.cancel([held.id for held in self.held.values() if held.word is None or held.word.waits])
-        self.wait = POLL[0]
-
-    def stop(self) -> None:
-        """Has Slurm end every job; those at work save themselves."""
-        self.gone += [Ended(place, job, None, "not begun", "cancelled") for place, job in self.new.items()]
-        self.new = {}
-        squeue.cancel([held.id for held in self.held.values()])
-        self.wait = POLL[0]
+    def _cancel(self, ids: Sequence[str]) -> None:
+        squeue.cancel(ids)
 
     def close(self) -> None:
         """Does nothing: jobs go on without their launcher."""
-
-
-def _digest(job: Job) -> str:
-    return jobs.digest({"config": job.config, "evals": job.evals, "timeout": job.timeout})
 
 
 @contextlib.contextmanager
