@@ -1,6 +1,6 @@
 """Compositional MQAR (Zoology's `compositional_mqar`): a key is two tokens, and neither alone tells the value.
 
-m = g^2 pairs are told, `first second value` each: all combinations of g first keys with g second keys, in random order.
+m = g^2 pairs are stated, `first second value` each: all combinations of g first with g second keys, in random order.
 Then each pair is asked once, at the gaps of `mqar_gaps`, by its two keys. First keys are from the first third of the
 vocabulary (its token 0 is the blank), second keys from the second, values from the rest, all distinct. With one pair a
 row there is nothing to compose.
@@ -17,7 +17,7 @@ import numpy as np
 from configs.errors import UserError
 from data import seeding
 from data.retrieval.draws import Arrays, Draw, settled
-from data.retrieval.pair_tasks import GapTask, Told, pair_hash
+from data.retrieval.pair_tasks import GapTask, Pairs, pair_hash
 from data.retrieval.rows import Task
 from data.retrieval.setting import Setting
 from data.retrieval.tokens import numbers
@@ -40,7 +40,7 @@ class CompositionalMqar(GapTask):
     def _size(self, pairs: int) -> int:
         return 3 * pairs
 
-    def told(self, draw: Draw, first: int, count: int, pairs: int, vary: bool) -> Told:
+    def pairs_of(self, draw: Draw, first: int, count: int, pairs: int, vary: bool) -> Pairs:
         """See `PairTask`.
 
         Raises:
@@ -73,7 +73,7 @@ class CompositionalMqar(GapTask):
         tokens = np.stack([ones, twos, values], axis=2).reshape(count, 3 * pairs)
         tokens = np.where(np.repeat(valid, 3, axis=1), tokens, -1)
         ends = np.broadcast_to(3 * np.arange(pairs) + 2, valid.shape)
-        return Told(tokens, np.stack([ones, twos], axis=2), values, ends, sides**2)
+        return Pairs(tokens, np.stack([ones, twos], axis=2), values, ends, sides**2)
 
 
 def make(setting: Setting) -> Task:

@@ -1,6 +1,6 @@
-"""Forgetting MQAR (Zoology's `forgetting_mqar`): some keys are told again with another value, and the last one counts.
+"""Forgetting MQAR (Zoology's `forgetting_mqar`): some keys are stated again with another value, and the last counts.
 
-m pairs are told, then ceil(m / 2) of their keys again, in random order, each with a new value; Zoology's own settings
+m pairs are stated, then ceil(m / 2) of their keys again, in random order, each with a new value; Zoology's own settings
 update half of the keys (8 pairs and 4 updates, 4 and 2). Then each key is asked once, at the gaps of `mqar_gaps`, and
 the answer is its last value. Keys are distinct and from the lower half of the vocabulary (its token 0 is the blank),
 values from the upper half.
@@ -16,14 +16,14 @@ import numpy as np
 
 from data import seeding
 from data.retrieval.draws import Arrays, Draw, settled
-from data.retrieval.pair_tasks import GapTask, Told, pair_hash
+from data.retrieval.pair_tasks import GapTask, Pairs, pair_hash
 from data.retrieval.rows import Task
 from data.retrieval.setting import Setting
 from data.retrieval.tokens import numbers
 
 
 def updates(pairs: int) -> int:
-    """Returns how many of so many keys are told again: half of them, rounded up."""
+    """Returns how many of so many keys are stated again: half of them, rounded up."""
     return -(-pairs // 2)
 
 
@@ -34,14 +34,14 @@ class ForgettingMqar(GapTask):
     name: str = field(default="forgetting_mqar", init=False)
 
     def shortest(self, needles: int | None = None) -> int:
-        """See `rows.Task`: each key is told and asked, and half of them are told again."""
+        """See `rows.Task`: each key is stated and asked, and half of them are stated again."""
         pairs = needles or self.needles
         return 4 * pairs + 2 * updates(pairs)
 
     def _size(self, pairs: int) -> int:
         return 2 * (pairs + updates(pairs))
 
-    def told(self, draw: Draw, first: int, count: int, pairs: int, vary: bool) -> Told:
+    def pairs_of(self, draw: Draw, first: int, count: int, pairs: int, vary: bool) -> Pairs:
         """See `PairTask`."""
         half, key = self.vocab_size // 2, draw.key(self.name)
         m = numbers(key, first, count, pairs, vary)
@@ -73,7 +73,7 @@ class ForgettingMqar(GapTask):
             tokens[rows, np.minimum(columns + 1, self._size(pairs))] = told_values
         new = ends >= 0
         ends = np.where(new, 2 * m[:, None] + 2 * ends + 1, 2 * np.arange(pairs) + 1)
-        return Told(tokens[:, : self._size(pairs)], keys[:, :, None], last, ends, m)
+        return Pairs(tokens[:, : self._size(pairs)], keys[:, :, None], last, ends, m)
 
     @staticmethod
     def _last(values: np.ndarray, order: np.ndarray, renewed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

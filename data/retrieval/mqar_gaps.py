@@ -15,7 +15,7 @@ import numpy as np
 
 from data import seeding
 from data.retrieval.draws import Arrays, Draw, settled
-from data.retrieval.pair_tasks import GapTask, Told, plain
+from data.retrieval.pair_tasks import GapTask, Pairs, plain
 from data.retrieval.rows import Task
 from data.retrieval.setting import Setting
 from data.retrieval.tokens import numbers
@@ -27,7 +27,7 @@ class MqarGaps(GapTask):
 
     name: str = field(default="mqar_gaps", init=False)
 
-    def told(self, draw: Draw, first: int, count: int, pairs: int, vary: bool) -> Told:
+    def pairs_of(self, draw: Draw, first: int, count: int, pairs: int, vary: bool) -> Pairs:
         """See `PairTask`."""
         half, key = self.vocab_size // 2, draw.key(self.name)
         m = numbers(key, first, count, pairs, vary)

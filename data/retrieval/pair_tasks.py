@@ -1,6 +1,6 @@
-"""What tasks of key-value pairs share: pairs are told first, and questions follow at gaps of a power law.
+"""What tasks of key-value pairs share: pairs are stated first, and questions follow at gaps of a power law.
 
-A key has K tokens and a value one. A pair takes K + 1 tokens where it is told, and as many where it is asked.
+A key has K tokens and a value one. A pair takes K + 1 tokens where it is stated, and as many where it is asked.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from data.retrieval.tokens import excluding
 
 
 @dataclass(frozen=True)
-class Told:
+class Pairs:
     """The pairs of n rows, P in the row that has most.
 
     Attributes:
@@ -52,7 +52,7 @@ class Told:
         """The column of the first token of the pair that is right, int64 [n, P]."""
         return self.ends + 1 - self.width
 
-    def asked(self, pairs: np.ndarray) -> np.ndarray:
+    def questions(self, pairs: np.ndarray) -> np.ndarray:
         """Returns the questions and answers of pairs by number, int64 [n, A] to [n, A, K + 1]."""
         keys = np.take_along_axis(self.keys, pairs[:, :, None], axis=1)
         values = np.take_along_axis(self.values, pairs, axis=1)
@@ -61,19 +61,19 @@ class Told:
 
 @dataclass(frozen=True)
 class PairTask:
-    """A task of pairs; `needles` is their number. Each kind says what its rows tell (`told`)."""
+    """A task of pairs; `needles` is their number. Each kind says what its rows tell (`stated`)."""
 
     needles: int
     vocab_size: int
     name: str = field(default="", init=False)
     all_depths: bool = field(default=True, init=False)
 
-    def told(self, draw: Draw, first: int, count: int, pairs: int, vary: bool) -> Told:
+    def pairs_of(self, draw: Draw, first: int, count: int, pairs: int, vary: bool) -> Pairs:
         """Returns what rows tell, on the side of the split that is drawn."""
         raise NotImplementedError
 
     def shortest(self, needles: int | None = None) -> int:
-        """See `rows.Task`: each pair is told and asked."""
+        """See `rows.Task`: each pair is stated and asked."""
         return 4 * (needles or self.needles)
 
     def chance(self, needles: int | None = None) -> float:
@@ -91,7 +91,7 @@ class PairTask:
         depth: float | None = None,
         vary: bool = False,
     ) -> Rows:
-        """See `rows.Task`. Answers are in the order of their pairs; depths are where the pair is told, of what is."""
+        """See `rows.Task`. Answers are in the order of their pairs; depths are where the pair is stated, of what is."""
         pairs = needles or self.needles
         if length < self.shortest(pairs):
             least = self.shortest(pairs)
@@ -102,7 +102,7 @@ class PairTask:
         """Returns rows that are long enough; see `rows`."""
         raise NotImplementedError
 
-    def far_filler(self, draw: Draw, part: int, first: int, length: int, told: Told) -> np.ndarray:
+    def far_filler(self, draw: Draw, part: int, first: int, length: int, stated: Pairs) -> np.ndarray:
         """Returns filler between pairs and questions, int32 [n, length + 1], that holds nothing of the pairs."""
         raise NotImplementedError
 
@@ -120,34 +120,34 @@ class GapTask(PairTask):
 
     def laid(self, draw: Draw, first: int, count: int, length: int, pairs: int, vary: bool) -> Rows:
         """See `rows`. A row of fewer pairs has its questions earlier; its last places stay filler."""
-        told = self.told(draw, first, count, pairs, vary)
-        width, size, valid = told.width, told.size, told.valid
-        most = told.values.shape[1]
+        stated = self.pairs_of(draw, first, count, pairs, vary)
+        width, size, valid = stated.width, stated.size, stated.valid
+        most = stated.values.shape[1]
         places = (length - self._size(pairs)) // width
         columns = size[:, None] + width * places_of(draw.key(self.name, 1), first, count, most, places, self.power)
-        tokens = self.filler(draw, 2, first, length, told)
+        tokens = self.filler(draw, 2, first, length, stated)
         rows = np.arange(count)[:, None]
         # What does not count goes into a column that is cut off.
-        tokens[rows, np.where(told.tokens >= 0, np.arange(told.tokens.shape[1]), length)] = told.tokens
-        asked = told.asked(np.broadcast_to(np.arange(most), valid.shape))
+        tokens[rows, np.where(stated.tokens >= 0, np.arange(stated.tokens.shape[1]), length)] = stated.tokens
+        asked = stated.questions(np.broadcast_to(np.arange(most), valid.shape))
         for offset in range(width):
             tokens[rows, np.where(valid, columns + offset, length)] = asked[:, :, offset]
         pair = np.broadcast_to(np.arange(most), valid.shape)
-        return pair_rows(np.ascontiguousarray(tokens[:, :length]), told, columns, pair, valid)
+        return pair_rows(np.ascontiguousarray(tokens[:, :length]), stated, columns, pair, valid)
 
     def _size(self, pairs: int) -> int:
         """Returns the tokens that a row of so many pairs tells."""
         return 2 * pairs
 
-    def filler(self, draw: Draw, part: int, first: int, length: int, told: Told) -> np.ndarray:
+    def filler(self, draw: Draw, part: int, first: int, length: int, stated: Pairs) -> np.ndarray:
         """Returns int32 [n, length + 1]: blanks, or tokens that are in none of the row's pairs."""
         if not self.random_filler:
-            return np.zeros((len(told.number), length + 1), np.int32)
-        return excluding(draw.key(self.name, part), first, length + 1, distinct(told.tokens), self.vocab_size)
+            return np.zeros((len(stated.number), length + 1), np.int32)
+        return excluding(draw.key(self.name, part), first, length + 1, distinct(stated.tokens), self.vocab_size)
 
-    def far_filler(self, draw: Draw, part: int, first: int, length: int, told: Told) -> np.ndarray:
+    def far_filler(self, draw: Draw, part: int, first: int, length: int, stated: Pairs) -> np.ndarray:
         """See `PairTask`."""
-        return self.filler(draw, 2, first, length, told)
+        return self.filler(draw, 2, first, length, stated)
 
 
 def distinct(tokens: np.ndarray) -> np.ndarray:
@@ -157,24 +157,24 @@ def distinct(tokens: np.ndarray) -> np.ndarray:
     return result
 
 
-def pair_rows(tokens: np.ndarray, told: Told, columns: np.ndarray, requested: np.ndarray, valid: np.ndarray) -> Rows:
+def pair_rows(tokens: np.ndarray, stated: Pairs, columns: np.ndarray, requested: np.ndarray, valid: np.ndarray) -> Rows:
     """Returns rows of tokens int [n, length], whose pairs `requested` [n, A] are asked at `columns` [n, A]."""
     count, length = tokens.shape
-    answers = columns + told.width - 1
+    answers = columns + stated.width - 1
     scored = np.zeros((count, length + 1), bool)
     scored[np.arange(count)[:, None], np.where(valid, answers, length)] = True
     last = np.where(valid, answers, 0).max(axis=1).astype(np.int32)
     values = np.take_along_axis(tokens, np.where(valid, answers, 0), axis=1).tolist()
-    starts, ends = (np.take_along_axis(x, requested, axis=1) for x in (told.starts, told.ends))
+    starts, ends = (np.take_along_axis(x, requested, axis=1) for x in (stated.starts, stated.ends))
     return Rows(
         tokens=np.ascontiguousarray(tokens.astype(np.int32)),
         spans=same_spans(answers, valid),
-        depths=np.where(valid, starts / told.size[:, None], np.nan),
-        needles=same_spans(told.starts, told.valid, told.width),
+        depths=np.where(valid, starts / stated.size[:, None], np.nan),
+        needles=same_spans(stated.starts, stated.valid, stated.width),
         scored=scored[:, :length],
         prompts=last,
         ends=last + 1,
-        pairs=told.number.astype(np.int32),
+        pairs=stated.number.astype(np.int32),
         references=tuple(
             tuple(str(value) for value, real in zip(row, there, strict=True) if real)
             for row, there in zip(values, valid.tolist(), strict=True)
@@ -183,13 +183,13 @@ def pair_rows(tokens: np.ndarray, told: Told, columns: np.ndarray, requested: np
     )
 
 
-def plain(keys: np.ndarray, values: np.ndarray, number: np.ndarray) -> Told:
-    """Returns pairs of keys and values, int64 [n, P] both, told once in their order: key value key value ..."""
+def plain(keys: np.ndarray, values: np.ndarray, number: np.ndarray) -> Pairs:
+    """Returns pairs of keys and values, int64 [n, P] both, stated once in their order: key value key value ..."""
     count, pairs = keys.shape
     tokens = np.stack([keys, values], axis=2).reshape(count, 2 * pairs)
     tokens = np.where(np.arange(2 * pairs) < 2 * number[:, None], tokens, -1)
     ends = np.broadcast_to(2 * np.arange(pairs) + 1, keys.shape)
-    return Told(tokens, keys[:, :, None], values, ends, number)
+    return Pairs(tokens, keys[:, :, None], values, ends, number)
 
 
 def places_of(key: np.ndarray, first: int, count: int, pairs: int, places: int, power: float) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 from configs.errors import UserError
 from data import mqar, seeding
 from data.retrieval.draws import Draw
-from data.retrieval.pair_tasks import GapTask, PairTask, Told, distinct, pair_rows, places_of, plain
+from data.retrieval.pair_tasks import GapTask, Pairs, PairTask, distinct, pair_rows, places_of, plain
 from data.retrieval.rows import Rows
 from data.retrieval.tokens import excluding
 from data.streams import Stream
@@ -39,10 +39,10 @@ class Mqar(PairTask):
         """
         tokens, columns, requested, m = self._drawn(draw, first, count, length, pairs, vary)
         valid = np.arange(pairs) < m[:, None]
-        told = plain(tokens[:, 0 : 2 * pairs : 2].astype(np.int64), tokens[:, 1 : 2 * pairs : 2].astype(np.int64), m)
-        return pair_rows(tokens, told, columns, requested, valid)
+        stated = plain(tokens[:, 0 : 2 * pairs : 2].astype(np.int64), tokens[:, 1 : 2 * pairs : 2].astype(np.int64), m)
+        return pair_rows(tokens, stated, columns, requested, valid)
 
-    def told(self, draw: Draw, first: int, count: int, pairs: int, vary: bool) -> Told:
+    def pairs_of(self, draw: Draw, first: int, count: int, pairs: int, vary: bool) -> Pairs:
         """See `PairTask`."""
         tokens, _, _, m = self._drawn(draw, first, count, 4 * pairs, pairs, vary)
         return plain(tokens[:, 0 : 2 * pairs : 2].astype(np.int64), tokens[:, 1 : 2 * pairs : 2].astype(np.int64), m)
@@ -68,9 +68,9 @@ class Mqar(PairTask):
         requested = np.where(valid, np.rint(np.nan_to_num(depths) * m[:, None]), 0).astype(np.int64)
         return tokens, columns, requested, m
 
-    def far_filler(self, draw: Draw, part: int, first: int, length: int, told: Told) -> np.ndarray:
+    def far_filler(self, draw: Draw, part: int, first: int, length: int, stated: Pairs) -> np.ndarray:
         """See `PairTask`: token 0 may be a key here, and a value may stand in several pairs."""
-        return excluding(draw.key(self.name, part), first, length + 1, distinct(told.tokens), self.vocab_size)
+        return excluding(draw.key(self.name, part), first, length + 1, distinct(stated.tokens), self.vocab_size)
 
 
 @dataclass(frozen=True)
@@ -134,17 +134,17 @@ class FarPairs:
             raise UserError(f"a row of {length} tokens is too short for {self.name}: {pairs} pairs need {least}")
         if vary:
             raise UserError(f"{self.name}: rows that ask from far have one number of pairs")
-        told = self.task.told(draw, first, count, pairs, False)
-        size, width = told.tokens.shape[1], told.width
+        stated = self.task.pairs_of(draw, first, count, pairs, False)
+        size, width = stated.tokens.shape[1], stated.width
         requested, others = self._chosen(draw, first, count, pairs)
         places = (length - size - width * requested.shape[1]) // width
         tokens = np.zeros((count, length), np.int32)
-        tokens[:, :size] = told.tokens
+        tokens[:, :size] = stated.tokens
         end = size + width * places  # of the filler
-        tokens[:, size:end] = self._between(draw, first, told, others, places)
+        tokens[:, size:end] = self._between(draw, first, stated, others, places)
         columns = end + width * np.arange(requested.shape[1])
-        tokens[:, end : end + width * requested.shape[1]] = told.asked(requested).reshape(count, -1)
-        return pair_rows(tokens, told, np.broadcast_to(columns, requested.shape), requested, requested >= 0)
+        tokens[:, end : end + width * requested.shape[1]] = stated.questions(requested).reshape(count, -1)
+        return pair_rows(tokens, stated, np.broadcast_to(columns, requested.shape), requested, requested >= 0)
 
     def reason(self, needles: int | None) -> str | None:
         """Returns why no filler can be made for so many pairs, or None."""
@@ -168,23 +168,23 @@ class FarPairs:
         order = np.argsort(words, axis=1, kind="stable")
         return order[:, : -(-pairs // 2)], order[:, -(-pairs // 2) :]
 
-    def _between(self, draw: Draw, first: int, told: Told, others: np.ndarray, places: int) -> np.ndarray:
+    def _between(self, draw: Draw, first: int, stated: Pairs, others: np.ndarray, places: int) -> np.ndarray:
         """Returns the filler, int32 [n, K + 1 times `places`]."""
         count, number = others.shape
-        pairs, width = told.values.shape[1], told.width
+        pairs, width = stated.values.shape[1], stated.width
         kind = self._kind(pairs)
         if kind == "text":
-            return self._of_text(draw, first, told.keys.reshape(count, -1), width * places)
+            return self._of_text(draw, first, stated.keys.reshape(count, -1), width * places)
         if kind == "questions":
             rounds = -(-places // number)
             words = seeding.random_words(self._key(draw, "questions"), first, count, rounds * number)
             order = np.argsort(words[:, : rounds * number].reshape(count, rounds, number), axis=2, kind="stable")
             requested = np.take_along_axis(others, order.reshape(count, -1)[:, :places], axis=1)
-            return told.asked(requested).reshape(count, -1).astype(np.int32)
-        result = self.task.far_filler(draw, PARTS["filler"], first, width * places, told)[:, : width * places]
+            return stated.questions(requested).reshape(count, -1).astype(np.int32)
+        result = self.task.far_filler(draw, PARTS["filler"], first, width * places, stated)[:, : width * places]
         key, number = self._key(draw, "gaps"), min(number, places)
         columns = width * places_of(key, first, count, number, places, self.power)
-        rows, asked = np.arange(count)[:, None], told.asked(others[:, :number])
+        rows, asked = np.arange(count)[:, None], stated.questions(others[:, :number])
         for offset in range(width):
             result[rows, columns + offset] = asked[:, :, offset]
         return result
