@@ -17,7 +17,7 @@ import math
 
 from ml_collections import ConfigDict
 
-from configs.rules import attention, data, mesh, mlp, optimizer, positions, tasks
+from configs.rules import attention, data, mesh, mlp, optimizer, positions, sources, tasks
 from configs.schema import (
     ARGUMENT,
     NONE,
@@ -226,9 +226,8 @@ _RETRIEVAL = group(
 # them shapes nothing by itself. Nor does what is training's alone; the mixture of every stage is in `data` as well.
 
 _DATA = group(
-    source=field("stdlib", "text: stdlib (built in), files (data.path), tfds (data.tfds) or mixture (data.mixture)",
-                 choice("stdlib", "files", "tfds", "mixture"), resolve=lambda config: data.source(config.data),
-                 compare=_NOTHING),
+    source=field("stdlib", sources.MEANING, choice(*sources.SOURCES),
+                 resolve=lambda config: sources.source(config.data), compare=_NOTHING),
     path=field("", "files: a glob of text, JSON lines or token files (docs/data.md); setting it selects files",
                compare=_NOTHING),
     mixture=field((), "several texts: dict(path=, weight=, validation_path=, name=) of each; rows are drawn in "

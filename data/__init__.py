@@ -1,6 +1,6 @@
 """Text and synthetic rows for training and evaluation.
 
-The way of the data: `corpora` (documents in two splits, prepared once as a TFDS data set in the cache) ->
+The way of the data: `sources` (open a corpus: documents in two splits, kept as a TFDS data set in the cache) ->
 `tokenizers` -> `streams` (each split as one memory-mapped array of tokens) -> `packing`, `mqar` and `retrieval` (rows
 of tokens) -> `pipeline` (batches for training, through Grain, and for validation). `identity` names what was read.
 """

@@ -6,15 +6,11 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.rules import tasks
-from data.corpora import Corpus, digest
-from data.mixtures import MixedCorpus
-from data.shards import TokenCorpus
+from data.corpora import Opened, digest
 from data.tokenizers import Tokenizer
 
 
-def fingerprint(
-    config: ConfigDict, corpus: Corpus | TokenCorpus | MixedCorpus | None, tokenizer: Tokenizer | None
-) -> dict[str, Any]:
+def fingerprint(config: ConfigDict, corpus: Opened | None, tokenizer: Tokenizer | None) -> dict[str, Any]:
     """Returns what a run read: `fingerprint` (hex, over all the rest), `source`, `files`, `bytes`, `sha256` and more.
 
     The same on every machine, wherever corpus and cache lie. It covers the documents and their split, the tokenizer,

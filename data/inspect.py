@@ -13,7 +13,7 @@ import numpy as np
 from configs import cli, validate
 from configs.fields import listing
 from configs.rules import tasks
-from data import identity, mixtures, packing, pipeline, shards, streams, tokenizers
+from data import identity, packing, pipeline, shards, sources, streams, tokenizers
 
 SHOWN = 240  # characters of a row
 
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
     parser.epilog = listing.overview("data")
     arguments = parser.parse_args(rest)
     config = validate.resolve(cli.load(arguments.config, overrides))
-    corpus = mixtures.open_data(config.data, config.model.vocab_size) if tasks.reads_text(config) else None
+    corpus = sources.open_data(config.data, config.model.vocab_size) if tasks.reads_text(config) else None
     tokenizer = tokenizers.load(config.data, corpus, config.model.vocab_size) if tasks.has_tokenizer(config) else None
     result = identity.fingerprint(config, corpus, tokenizer)
     for name, value in result.items():

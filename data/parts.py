@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from data.corpora import Corpus
-from data.mixtures import MixedCorpus
+from data.corpora import MixedCorpus, Opened
 from data.shards import TokenCorpus
 from data.streams import MixedStream, Stream, open_stream
 from data.tokenizers import Tokenizer
@@ -44,7 +43,7 @@ class Part:
         return len(self.tokens)
 
 
-def open_split(corpus: Corpus | TokenCorpus | MixedCorpus, tokenizer: Tokenizer | None, name: str) -> Stream | Part:
+def open_split(corpus: Opened, tokenizer: Tokenizer | None, name: str) -> Stream | Part:
     """Returns the validation split (WHOLE) or one of its PARTS as tokens.
 
     Raises:

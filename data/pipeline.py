@@ -16,13 +16,11 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from configs.errors import UserError
-from configs.rules import data as data_rules
 from configs.rules import tasks
+from configs.rules.sources import mixture_names
 from data import mqar, parts, retrieval
-from data.corpora import Corpus
-from data.mixtures import MixedCorpus
+from data.corpora import Opened
 from data.packing import Batch, Contiguous, RowSource, Segments
-from data.shards import TokenCorpus
 from data.streams import MixedStream, Stream, open_stream
 from data.tokenizers import Tokenizer
 from data.validation import Validation
@@ -142,7 +140,7 @@ def source_weights(config: ConfigDict, stage: Stage) -> dict[str, float]:
     """Returns the weight of each source of rows of a stage; those of a mixture's texts share the text's."""
     mixture = config.data.mixture
     total = sum(one["weight"] for one in mixture)
-    names = zip(data_rules.mixture_names(mixture), mixture, strict=True)
+    names = zip(mixture_names(mixture), mixture, strict=True)
     return {**stage.weights, **{mixed(name): stage.weights["text"] * (one["weight"] / total) for name, one in names}}
 
 
@@ -227,7 +225,7 @@ class TrainStream:
         self,
         config: ConfigDict,
         tokenizer: Tokenizer | None,
-        corpus: Corpus | TokenCorpus | MixedCorpus | None,
+        corpus: Opened | None,
         share: Share = WHOLE,
     ) -> None:
         text = None
@@ -293,7 +291,7 @@ class TrainStream:
 def validation(
     config: ConfigDict,
     tokenizer: Tokenizer | None,
-    corpus: Corpus | TokenCorpus | MixedCorpus,
+    corpus: Opened,
     *,
     length: int,
     batch_size: int,

@@ -10,8 +10,7 @@ import numpy as np
 
 from configs.errors import UserError
 from data import cache
-from data.corpora import Corpus, digest
-from data.mixtures import MixedCorpus
+from data.corpora import Corpus, MixedCorpus, Opened, digest
 from data.shards import ShardStream, TokenCorpus
 from data.tokenizers import Tokenizer
 
@@ -159,7 +158,7 @@ class MixedStream:
 Stream = TokenStream | ShardStream | MixedStream
 
 
-def open_stream(corpus: Corpus | TokenCorpus | MixedCorpus, tokenizer: Tokenizer | None, split: str) -> Stream:
+def open_stream(corpus: Opened, tokenizer: Tokenizer | None, split: str) -> Stream:
     """Returns `train` or `validation` as tokens; text is encoded first where the cache does not hold its tokens.
 
     Args:

@@ -200,7 +200,7 @@ def load(data: ConfigDict, corpus: Any, vocab_size: int | None = None) -> Tokeni
 
     Args:
         data: of the config.
-        corpus: what `corpora.open_corpus` returned, or None.
+        corpus: what `sources.open_data` returned, or None.
         vocab_size: of the model, where it is known. Ids of token files are bytes only where there are 256 of them.
 
     Raises:

@@ -1,24 +1,16 @@
-"""Rules of the data: sources, their weights, the curriculum, and what follows from them."""
+"""Rules of the data: weights of sources, the curriculum, and what follows from them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from configs.errors import nearest
-from configs.rules import tasks
+from configs.rules import sources, tasks
 
 TOKENIZERS = ("byte", "char", "none")  # that are no files
-MIXTURE_FIELDS = ("path", "weight", "validation_path", "name")
 STAGE_FIELDS = ("steps", "length", "batch_size", "pairs", "needles", "weights")
-
-
-def source(data: ConfigDict) -> str:
-    """Returns where the text comes from: a mixture, a path or a TFDS name selects its source."""
-    if data.mixture:
-        return "mixture"
-    return "files" if data.path else "tfds" if data.tfds.name else data.source
 
 
 def longest(config: ConfigDict) -> int:
@@ -38,18 +30,8 @@ def known_vocabulary(config: ConfigDict) -> int | None:
 
 def problems(config: ConfigDict) -> list[str]:
     """Returns every problem of a config.data, a line each; the fields by themselves must be sound."""
-    data, result = config.data, []
-    chosen = source(data)
-    if data.path and data.tfds.name:
-        result.append(f"data.path = {data.path!r} and data.tfds.name = {data.tfds.name!r}: set one of them")
-    if chosen == "files" and not data.path:
-        result.append("data.path = '': data.source = 'files' needs a file or a glob")
-    if chosen == "tfds" and not data.tfds.name:
-        result.append("data.tfds.name = '': data.source = 'tfds' needs a data set's name")
-    if chosen == "mixture" and not data.mixture:
-        result.append("data.mixture = (): data.source = 'mixture' needs its texts")
-    result += mixture_problems(data)
-    result += _token_problems(config, chosen)
+    data = config.data
+    result = [*sources.problems(data), *_vocabulary_problems(config)]
     if data.batch_size % data.micro_batches:
         result.append(f"data.micro_batches = {data.micro_batches}: must divide data.batch_size = {data.batch_size}")
     weights = data.weights.to_dict()
@@ -65,59 +47,8 @@ def problems(config: ConfigDict) -> list[str]:
     return result
 
 
-def mixture_names(mixture: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the name of each text of a mixture: the one given, or its path."""
-    return [str(one.get("name") or one["path"]) for one in mixture]
-
-
-def mixture_problems(data: ConfigDict) -> list[str]:
-    """Returns every problem of a mixture, a line each."""
-    results, names = list[str](), list[str]()
-    for index, one in enumerate(data.mixture):
-        where = f"data.mixture[{index}]"
-        if not isinstance(one, Mapping):
-            results.append(f"{where} = {one!r}: must be dict(path=, weight=), and may have validation_path= and name=")
-            continue
-        for key, value in one.items():
-            if key not in MIXTURE_FIELDS:
-                results.append(f"{where}.{key} = {value!r}: unknown{nearest(key, MIXTURE_FIELDS)}")
-            elif key != "weight" and not (isinstance(value, str) and (value or key != "path")):
-                results.append(
-                    f"{where}.{key} = {value!r}: must be text{', a file or a glob' if 'path' in key else ''}"
-                )
-        if "path" not in one:
-            results.append(f"{where}.path: is missing; a text of a mixture needs path and weight")
-        weight = one.get("weight")
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
-            shown = "is missing; it" if "weight" not in one else f"= {weight!r}:"
-            results.append(f"{where}.weight {shown} must be a number above 0")
-        if isinstance(one.get("path"), str):
-            names += mixture_names([one])
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        results.append(f"data.mixture: two of its texts are called {name!r}; give each a name of its own (name=)")
-    if data.mixture:
-        for field, value in (
-            ("path", data.path),
-            ("validation_path", data.validation_path),
-            ("tfds.name", data.tfds.name),
-        ):
-            if value:
-                results.append(
-                    f"data.{field} = {value!r}: data.mixture is set and names its own texts; set one of them"
-                )
-    return results
-
-
-def _token_problems(config: ConfigDict, chosen: str) -> list[str]:
-    data, vocabulary = config.data, config.model.vocab_size
-    result = (
-        []
-        if data.tokenizer != "none" or chosen in ("files", "mixture")
-        else ["data.tokenizer = 'none': text needs one"]
-    )
-    for name in ("vocab_size", "separator"):
-        if data[name] is not None and chosen not in ("files", "mixture"):
-            result.append(f"data.{name} = {data[name]}: is of token files (data.path), and this run reads {chosen}")
+def _vocabulary_problems(config: ConfigDict) -> list[str]:
+    data, vocabulary, result = config.data, config.model.vocab_size, []
     if data.tokenizer == "none" and vocabulary is None and data.vocab_size is None:
         result.append("model.vocab_size: must be set where data.tokenizer = 'none', or data.vocab_size")
     if None not in (data.vocab_size, vocabulary) and data.vocab_size > vocabulary:

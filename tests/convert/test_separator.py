@@ -13,7 +13,7 @@ import tokenizers as library
 from configs.errors import UserError
 from convert import from_hf, to_hf
 from convert.writing import write_run
-from data import corpora, streams, tokenizers
+from data import sources, streams, tokenizers
 from models import initialise
 from tests.convert.conftest import config_of
 from training.run_directory import run as runs
@@ -90,7 +90,7 @@ def test_the_checkpoints_eos_separates_documents(imported, capsys, tmp_path, giv
     run.config.data.update({"path": str(text), "cache_dir": str(tmp_path / "cache")})
     again = tokenizers.load(run.config.data, None)
     assert again.describe() == run.tokenizer.describe()
-    stream = streams.open_stream(corpora.open_corpus(run.config.data), again, "train")
+    stream = streams.open_stream(sources.open_data(run.config.data), again, "train")
     ends = np.asarray(stream.tokens)[stream.starts[1:] - 1]
     assert stream.separated and len(ends) > 5 and set(ends.tolist()) == {expected}
     assert (np.asarray(stream.tokens) == expected).sum() == len(ends), "and nowhere else"

@@ -9,7 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from configs import base, cli, validate
-from data import corpora
+from data import sources
 from data.corpora import Corpus
 
 WORDS = "the of and to in is you that it he was for on are as with his they at be this from have or by one had".split()
@@ -41,7 +41,7 @@ def write(folder: Path, texts: dict[str, str | bytes]) -> Path:
 
 def open_texts(path: str | Path, cache: Path, **overrides: Any) -> Corpus:
     """Prepares and opens files, with the cache in a folder of the test's own."""
-    return corpora.open_corpus(settings(data__path=str(path), data__cache_dir=str(cache), **overrides).data)
+    return sources.open_data(settings(data__path=str(path), data__cache_dir=str(cache), **overrides).data)
 
 
 class Stream:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from configs.errors import UserError
-from data import corpora, documents
+from data import corpora, documents, sources
+from data.sources import prepared
 from tests.data.common import open_texts, settings, words, write
 
 TEXTS: dict[str, str | bytes] = {f"folder{i % 3}/{i}.txt": f"{i} " + words(i, 20 + i) for i in range(24)}
@@ -215,14 +216,14 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
 
 def test_a_file_that_changes_between_planning_and_writing(tmp_path, monkeypatch):
     path = write(tmp_path, {"a.txt": words(0, 30)}) / "a.txt"
-    plan = corpora._plan
+    plan = prepared._plan
 
     def planned(*args):
         result = plan(*args)
         path.write_text(words(1, 30))
         return result
 
-    monkeypatch.setattr(corpora, "_plan", planned)
+    monkeypatch.setattr(prepared, "_plan", planned)
     with pytest.raises(UserError, match="changed while it was being read"):
         open_texts(path, tmp_path / "cache")
 
@@ -251,7 +252,7 @@ def test_few_files_are_listed_without_the_machines_folders(tmp_path):
 
 
 def test_the_built_in_corpus(tmp_path):
-    corpus = corpora.open_corpus(settings().data)
+    corpus = sources.open_data(settings().data)
     about = corpus.fingerprint
     assert (
         about["source"] == "stdlib" and about["text_bytes"]["train"] > 5e6 and about["text_bytes"]["validation"] > 1e5
@@ -264,7 +265,7 @@ def test_the_built_in_corpus(tmp_path):
     assert not any(name.startswith(("_sysconfigdata", "/", "..")) for name in names)
     assert not any("class TestCase" in text and "import unittest" in text for text in corpus.validation)
     assert json.dumps(about).count("/") == 0, "no path of this machine"
-    again = corpora.open_corpus(settings(data__cache_dir=str(tmp_path)).data)
+    again = sources.open_data(settings(data__cache_dir=str(tmp_path)).data)
     assert (again.key, again.fingerprint) == (corpus.key, about)
     assert list(again.validation) == list(corpus.validation)
 
@@ -285,7 +286,7 @@ def test_sources_that_cannot_be_decoded_are_left_out(tmp_path):
 def test_a_python_without_its_sources(tmp_path, monkeypatch):
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path)})
     with pytest.raises(UserError, match=r"no standard library sources in .* set data\.path"):
-        corpora.open_corpus(settings(data__cache_dir=str(tmp_path)).data)
+        sources.open_data(settings(data__cache_dir=str(tmp_path)).data)
 
 
 def test_a_change_that_keeps_size_and_times_is_seen(tmp_path):

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from configs.errors import UserError
-from data import corpora
+from data import sources
 from data.formats import columns, compressed
 from tests.data.common import settings, words, write
 from tests.data.test_shards import DOCUMENTS, HELD_OUT, batches, ids, same, shard
@@ -89,7 +89,7 @@ def test_the_same_tokens_in_every_format_train_to_the_same_losses(files: Path, t
 
 
 def opened(path: Path, **more: Any) -> Any:
-    return corpora.open_corpus(settings(data__path=str(path), data__cache_dir=str(path.parent / "cache"), **more).data)
+    return sources.open_data(settings(data__path=str(path), data__cache_dir=str(path.parent / "cache"), **more).data)
 
 
 def test_compressed_text_and_missing_values(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from data import corpora, fingerprint, tokenizers
+from data import fingerprint, sources, tokenizers
 from tests.data.common import settings, words, write
 from tests.data.test_tokenizers import trained
 
@@ -14,7 +14,7 @@ MQAR = {"data__weights__text": 0.0, "data__weights__mqar": 1.0}
 def identify(folder, cache, text="", **overrides):
     write(folder, {f"{i}.txt": words(i, 40) + text for i in range(6)} | {"tokenizer.json": trained()})
     config = settings(data__path=str(folder / "*.txt"), data__cache_dir=str(cache), **overrides)
-    corpus = corpora.open_corpus(config.data)
+    corpus = sources.open_data(config.data)
     return fingerprint(config, corpus, tokenizers.load(config.data, corpus))
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from configs.errors import ConfigError, UserError
-from configs.rules import data as rules
-from data import fingerprint, mixtures, parts, pipeline, streams, tokenizers
+from configs.rules import sources as rules
+from data import fingerprint, parts, pipeline, sources, streams, tokenizers
 from data.streams import Concatenated, MixedStream
 from eval.progress import Quiet
 from eval.quality import loss
@@ -32,7 +32,7 @@ def mixture(folder, weights=(3, 1), **more):
 
 
 def opened(config, **more):
-    corpus = mixtures.open_data(config.data)
+    corpus = sources.open_data(config.data)
     return pipeline.TrainStream(config, tokenizers.Bytes(), corpus, **more)
 
 
@@ -79,7 +79,7 @@ def test_texts_of_equal_content_have_orders_of_their_own(folder):
 def test_the_fingerprint_holds_shares_and_content(folder):
     def of(**more):
         config = settings(**{**mixture(folder), **more})
-        return fingerprint(config, mixtures.open_data(config.data), tokenizers.Bytes())
+        return fingerprint(config, sources.open_data(config.data), tokenizers.Bytes())
 
     one = of()
     assert [(text["name"], text["share"]) for text in one["texts"]] == [("a", 0.75), ("b", 0.25)]
@@ -92,7 +92,7 @@ def test_the_fingerprint_holds_shares_and_content(folder):
 
 def test_the_joined_validation_split_is_the_texts_one_after_the_other(folder):
     config = settings(**mixture(folder))
-    corpus = mixtures.open_data(config.data)
+    corpus = sources.open_data(config.data)
     joined = parts.open_split(corpus, tokenizers.Bytes(), "validation")
     assert isinstance(joined, MixedStream)
     each = [streams.open_stream(one, tokenizers.Bytes(), "validation") for one in corpus.texts]
@@ -162,7 +162,7 @@ def test_names_are_one_each_and_no_other_text_is_named():
 def test_texts_that_cannot_be_read_are_named(folder):
     lost = ({"path": str(folder / "a*.txt"), "weight": 1}, {"name": "lost", "path": str(folder / "z*"), "weight": 1})
     with pytest.raises(UserError, match=r"data.mixture\[1\], lost: data.path = '.*z\*': no file matches"):
-        mixtures.open_data(settings(data__mixture=lost).data)
+        sources.open_data(settings(data__mixture=lost).data)
 
 
 def test_text_beside_token_files_needs_the_tokenizer_of_both(folder):
@@ -173,7 +173,7 @@ def test_text_beside_token_files_needs_the_tokenizer_of_both(folder):
     with pytest.raises(
         UserError, match=r"text beside token files \(a: text, ids: token ids\); name the tokenizer.json"
     ):
-        mixtures.open_data(config.data, 256)
+        sources.open_data(config.data, 256)
 
 
 def test_documents_that_validate_one_text_and_train_another_are_refused(folder):
@@ -182,6 +182,6 @@ def test_documents_that_validate_one_text_and_train_another_are_refused(folder):
                 "validation_path": str(folder / "a[0-7].txt")})  # fmt: skip
     shared = settings(data__mixture=entries, data__cache_dir=str(folder / "cache"), data__validation_in_train=0.25)
     with pytest.raises(UserError, match=r"3 of the 8 validation documents of b train in a|4 of the 8 validation"):
-        mixtures.open_data(shared.data)
+        sources.open_data(shared.data)
     shared.data.validation_in_train = 1.0
-    assert len(mixtures.open_data(shared.data).texts) == 2
+    assert len(sources.open_data(shared.data).texts) == 2

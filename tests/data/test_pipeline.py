@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from configs.errors import UserError
 from configs.rules import tasks
-from data import corpora, pipeline, tokenizers
+from data import pipeline, sources, tokenizers
 from tests.data.common import Batch, same, settings, words, write
 
 CURRICULUM = (
@@ -32,7 +32,7 @@ def texts(tmp_path_factory) -> dict[str, str]:
 
 def open_stream(texts: dict[str, str], **overrides) -> pipeline.TrainStream:
     config = settings(**texts, **overrides)
-    corpus = corpora.open_corpus(config.data)
+    corpus = sources.open_data(config.data)
     return pipeline.TrainStream(config, tokenizers.load(config.data, corpus), corpus)
 
 
@@ -165,7 +165,7 @@ def test_a_text_shorter_than_a_row(tmp_path):
 def test_text_is_in_the_batches(texts):
     """What is trained on is the text: rows decode to stretches of documents joined by the separator."""
     config = settings(**texts)
-    joined = "\0".join(corpora.open_corpus(config.data).train) + "\0"
+    joined = "\0".join(sources.open_data(config.data).train) + "\0"
     for batch in take(open_stream(texts), 10):
         for row in batch["tokens"]:
             assert tokenizers.Bytes().decode(row) in joined + joined

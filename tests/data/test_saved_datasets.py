@@ -5,7 +5,7 @@ import json
 import pytest
 
 from configs.errors import UserError
-from data import corpora
+from data import sources
 from tests.data.common import open_texts, settings, words
 
 datasets = pytest.importorskip("datasets")
@@ -40,14 +40,14 @@ def test_files_that_the_state_does_not_list_are_not_read(folder, tmp_path):
 def test_a_state_that_lists_other_files_is_refused(folder, tmp_path, name):
     (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
     with pytest.raises(UserError, match="which is no file of its folder"):
-        corpora.open_corpus(settings(data__path=str(tmp_path)).data)
+        sources.open_data(settings(data__path=str(tmp_path)).data)
 
 
 def test_a_dataset_dict_without_train_is_refused(tmp_path):
     (tmp_path / "test").mkdir()
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["test"]}))
     with pytest.raises(UserError, match="has no split 'train'; it has test"):
-        corpora.open_corpus(settings(data__path=str(tmp_path)).data)
+        sources.open_data(settings(data__path=str(tmp_path)).data)
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["../x"]}))
     with pytest.raises(UserError, match="which is no folder beside it"):
-        corpora.open_corpus(settings(data__path=str(tmp_path)).data)
+        sources.open_data(settings(data__path=str(tmp_path)).data)

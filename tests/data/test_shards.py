@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from configs.errors import ConfigError, UserError
-from data import corpora, formats, parts, pipeline, shards, streams, tokenizers
+from data import formats, parts, pipeline, shards, sources, streams, tokenizers
 from data.shards import Joined
 from data.validation import Validation
 from tests.data.common import same, settings, words, write
@@ -44,7 +44,7 @@ def config(folder: Path, **overrides: Any) -> Any:
 def opened(folder: Path, **overrides: Any) -> tuple[Any, Any, Any]:
     """Returns the config, the corpus and the tokenizer."""
     given = config(folder, **overrides)
-    corpus = corpora.open_corpus(given.data, given.model.vocab_size)
+    corpus = sources.open_data(given.data, given.model.vocab_size)
     return given, corpus, tokenizers.load(given.data, corpus, given.model.vocab_size)
 
 
@@ -260,13 +260,13 @@ def test_fields_of_token_files(files: Path, tmp_path: Path) -> None:
 LARGE = """
 import resource, sys, time
 from configs import base, cli, validate
-from data import corpora, pipeline, tokenizers
+from data import pipeline, sources, tokenizers
 config = base.get_config()
 cli.apply(config, {"data.path": sys.argv[1]})
 cli.apply(config, {"model.vocab_size": 50304, "data.length": 1024, "data.cache_dir": sys.argv[2]})
 config = validate.resolve(config)
 start = time.perf_counter()
-corpus = corpora.open_corpus(config.data, config.model.vocab_size)
+corpus = sources.open_data(config.data, config.model.vocab_size)
 stream = pipeline.TrainStream(config, tokenizers.load(config.data, corpus, config.model.vocab_size), corpus)
 next(stream)
 next(iter(pipeline.validation(config, None, corpus, length=1024, batch_size=16, max_tokens=65536)))

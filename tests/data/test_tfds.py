@@ -10,7 +10,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from configs.errors import UserError
-from data import corpora, tfds_sets
+from data import corpora, sources, tfds_sets
 from data.documents import Document
 from tests.data.common import settings, words
 
@@ -58,7 +58,7 @@ def folder(tmp_path_factory) -> Path:
 
 def open_named(folder: Path, cache: Path, name: str = "tiny_stories/plain", **overrides) -> corpora.Corpus:
     values = {"data__tfds__validation_split": "dev", "data__field": "story", "data__cache_dir": str(cache)} | overrides
-    return corpora.open_corpus(settings(data__tfds__name=name, data__tfds__data_dir=str(folder), **values).data)
+    return sources.open_data(settings(data__tfds__name=name, data__tfds__data_dir=str(folder), **values).data)
 
 
 def test_by_name_and_folder(folder, tmp_path):
@@ -156,7 +156,7 @@ def test_the_environments_folder(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(folder))
     monkeypatch.setattr(tfds.core.constants, "get_default_data_dir", lambda: str(folder))
     values = {"data__tfds__validation_split": "dev", "data__field": "story", "data__cache_dir": str(tmp_path)}
-    assert len(corpora.open_corpus(settings(data__tfds__name="copied", **values).data).train) == 30
+    assert len(sources.open_data(settings(data__tfds__name="copied", **values).data).train) == 30
 
 
 @pytest.mark.parametrize(

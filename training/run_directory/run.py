@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from configs import fields, provenance, validate
 from configs.errors import ConfigError, UserError
 from configs.rules import tasks
-from data import mixtures, tokenizers
+from data import sources, tokenizers
 from training.run_directory.checkpoint import Checkpoints, newest
 from training.run_directory.files import read_json
 from training.step import mesh as meshes
@@ -122,7 +122,7 @@ def load_tokenizer(workdir: str | Path) -> Any:
 
 def open_data(config: ConfigDict) -> Any:
     """Returns the corpus a config reads, prepared if need be, or None where it reads no text."""
-    return mixtures.open_data(config.data, config.model.vocab_size) if tasks.reads_text(config) else None
+    return sources.open_data(config.data, config.model.vocab_size) if tasks.reads_text(config) else None
 
 
 def open_text(run: Run) -> Any:

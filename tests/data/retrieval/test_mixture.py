@@ -10,7 +10,7 @@ import pytest
 from configs import base, cli, validate
 from configs.errors import ConfigError, UserError
 from configs.rules import tasks
-from data import corpora, fingerprint, pipeline, retrieval, tokenizers
+from data import fingerprint, pipeline, retrieval, sources, tokenizers
 from tests.data.common import same, settings, write
 from tests.data.retrieval.common import TEXT
 from training.loop.validation import batches
@@ -227,7 +227,7 @@ def test_training_takes_its_haystacks_from_the_training_split(tmp_path):
     write(tmp_path, {"a.txt": "a" * half + "b" * half})
     config = settings(data__path=f"{tmp_path}/a.txt", data__cache_dir=f"{tmp_path}/cache", data__split="first",
                       data__train_share=0.5, data__weights__niah_single_2=1.0, **ONE)  # fmt: skip
-    corpus = corpora.open_corpus(config.data)
+    corpus = sources.open_data(config.data)
     (batch,) = take(pipeline.TrainStream(config, tokenizers.Bytes(), corpus), 1)
     assert (batch["tokens"] == ord("a")).sum() > 300 and (batch["tokens"] == ord("b")).sum() < 5
     (held_out, *_) = batches(config, tokenizers.Bytes(), corpus)

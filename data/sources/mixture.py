@@ -1,4 +1,4 @@
-"""Several texts as one corpus: each with its weight, its documents in two splits, and its share in the fingerprint.
+"""The source `mixture`: several texts as one corpus, each with its weight and its share in the fingerprint.
 
 Training draws rows of each text in proportion to the weights (`data.pipeline`), exactly and without drift, each text in
 an order of its own. The validation splits stand one after the other, and their losses are given apart and together.
@@ -6,9 +6,7 @@ an order of its own. The validation splits stand one after the other, and their 
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,61 +14,28 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from configs.errors import UserError
-from configs.rules.data import TOKENIZERS, mixture_names
-from data import cache, corpora
-from data.corpora import Corpus
+from configs.rules.data import TOKENIZERS
+from configs.rules.sources import mixture_names
+from data import cache
+from data.corpora import FORMAT, Corpus, MixedCorpus, digest
 from data.shards import TokenCorpus
+from data.sources import files
 
 
-@dataclass(frozen=True)
-class MixedCorpus:
-    """Texts and token files together; `key` and `fingerprint` as in `data.corpora.Corpus`.
-
-    Attributes:
-        names: of the texts.
-        shares: of the rows that each gives, together 1.
-        texts: the texts.
-    """
-
-    key: str
-    fingerprint: dict[str, Any]
-    cache_dir: str
-    names: tuple[str, ...]
-    shares: tuple[float, ...]
-    texts: tuple[Corpus | TokenCorpus, ...]
-
-    @property
-    def holds_text(self) -> bool:
-        """Whether a tokenizer encodes some of it."""
-        return any(one.holds_text for one in self.texts)
-
-    @property
-    def train(self) -> Iterator[str]:
-        """The documents that train, of all texts."""
-        return chain.from_iterable(one.train for one in self.texts if isinstance(one, Corpus))
-
-    @property
-    def validation(self) -> Iterator[str]:
-        """The documents that validate, of all texts."""
-        return chain.from_iterable(one.validation for one in self.texts if isinstance(one, Corpus))
-
-
-def open_data(data: ConfigDict, vocab_size: int | None = None) -> Corpus | TokenCorpus | MixedCorpus:
-    """Opens what `config.data` reads: one corpus, or those of `data.mixture`; see `corpora.open_corpus`.
+def open_corpus(data: ConfigDict, vocab_size: int | None) -> MixedCorpus:
+    """Opens the source; see `data.sources.open_data`.
 
     Raises:
         UserError: see there, with the text's place in the mixture; text beside token files without a tokenizer.json
             that says what both their ids mean; or too many documents that validate one text and train another.
     """
-    if not data.mixture:
-        return corpora.open_corpus(data, vocab_size)
     names = tuple(mixture_names(data.mixture))
     texts = []
     for index, (name, one) in enumerate(zip(names, data.mixture, strict=True)):
         part = ConfigDict(data.to_dict())
         part.mixture, part.path, part.validation_path = (), one["path"], one.get("validation_path", "")
         try:
-            texts.append(corpora.open_corpus(part, vocab_size))
+            texts.append(files.open_corpus(part, vocab_size))
         except UserError as error:
             raise UserError(f"data.mixture[{index}], {name}: {error}") from error
     of_text = {one.holds_text for one in texts}
@@ -86,7 +51,7 @@ def open_data(data: ConfigDict, vocab_size: int | None = None) -> Corpus | Token
     shares = tuple(weight / sum(weights) for weight in weights)
     _refuse_shared(names, texts, data)
     fingerprint = _fingerprint(names, shares, texts)
-    key = corpora.digest([corpora.FORMAT, "mixture", [*names], [one.key for one in texts]])
+    key = digest([FORMAT, "mixture", [*names], [one.key for one in texts]])
     return MixedCorpus(key, fingerprint, data.cache_dir, names, shares, tuple(texts))
 
 
@@ -99,7 +64,7 @@ def _fingerprint(
         "files": sum(one["files"] for one in about),
         "bytes": sum(one["bytes"] for one in about),
         "sha256": "",  # each text has its own
-        "documents_sha256": corpora.digest([one["documents_sha256"] for one in about]),
+        "documents_sha256": digest([one["documents_sha256"] for one in about]),
         "split": {"kind": "mixture", "texts": [one["split"] for one in about]},
         "texts": [{"name": name, "share": share, **one} for name, share, one in zip(names, shares, about, strict=True)],
     }
@@ -114,7 +79,7 @@ def _refuse_shared(names: Sequence[str], texts: Sequence[Corpus | TokenCorpus], 
     known = [(name, one) for name, one in zip(names, texts, strict=True) if isinstance(one, Corpus)]
     if len(known) < 2:
         return
-    key = corpora.digest([corpora.FORMAT, "shared", [one.key for _, one in known]])
+    key = digest([FORMAT, "shared", [one.key for _, one in known]])
     folder = cache.private_folder(data.cache_dir, "corpora") / f"mixture-{key[:20]}"
     cache.entry(folder, lambda work: _count_shared(work, [one for _, one in known]))
     for name, other, count, of in json.loads((folder / "shared.json").read_text()):
