@@ -1,6 +1,6 @@
-"""The faults others have shipped, and which tests prove them absent: `python -m tests.faults` writes docs/faults.md.
+"""Faults in published code, and the tests against them: `python -m tests.faults` writes docs/faults.md.
 
-A test says what it proves by `@pytest.mark.fault(numbers)`; `pytest -m fault` runs them all.
+A test declares its faults by `@pytest.mark.fault(numbers)`; `pytest -m fault` runs them all.
 """
 
 import ast
@@ -10,39 +10,40 @@ PAGE = Path("docs/faults.md")
 
 # number -> (what went wrong, where)
 FAULTS: dict[int, tuple[str, str]] = {
-    1: ("Angles in bfloat16: 257 becomes 256, 4095 becomes 4096, and neighbours turn alike", "transformers #29285"),
-    2: ("Dynamic NTK under a KV cache: keys turned at one length serve another", "transformers #25104"),
+    1: ("Angles in bfloat16: 257 becomes 256, 4095 becomes 4096; neighbouring positions get equal rotations",
+        "transformers #29285"),
+    2: ("Dynamic NTK with a KV cache: keys rotated for one length are used at another", "transformers #25104"),
     3: ("LongRoPE crossing its original length while decoding", "transformers #33129"),
-    4: ("YaRN's explicit factor ignored where an original length is given", "transformers #38224"),
-    5: ("The run's maximal length changes frequencies though factor and original length are given", "Megatron #1418"),
-    6: ("Keys permuted with the queries' head count on conversion", "flash-attention #546"),
+    4: ("YaRN's explicit factor is ignored if an original length is set", "transformers #38224"),
+    5: ("The run's maximum length changes frequencies although factor and original length are set", "Megatron #1418"),
+    6: ("Conversion permutes keys with the number of query heads", "flash-attention #546"),
     7: ("Left padding shifts positions, in the forward pass or in decoding", "unsloth #3699"),
-    8: ("A row that sees nothing gets the mean of all values, or NaN gradients", "jax.nn"),
+    8: ("A fully masked row returns the mean of all values, or has NaN gradients", "jax.nn"),
     9: ("Query heads read KV heads in turn instead of in groups", "axlearn #842"),
-    10: ("Fused QKV cut into three equal parts though there are fewer KV heads", "several"),
-    11: ("head_dim taken for width / heads: in the scale, the output matrix, FLOP and memory counters",
+    10: ("Fused QKV is split into three equal parts although there are fewer KV heads", "several"),
+    11: ("head_dim is assumed to be width / heads: in the scale, the output matrix, FLOP and memory counters",
          "transformers #32495, levanter, prime-rl #1246"),
-    12: ("Masks added as numbers: finfo.min + bias shows hidden keys again; softmax below float32",
+    12: ("Masks are added as finite numbers: finfo.min + bias unmasks keys; softmax below float32",
          "transformers #17437"),
-    13: ("T5's bias and ALiBi count from 0 in every step of decoding", "candle #899"),
-    14: ("Writing past a full cache moves back silently over older slots", "nanochat #520, Flax"),
-    15: ("The causal mask is aligned top-left where there are fewer queries than keys", "jax.nn"),
+    13: ("T5's bias and ALiBi count positions from 0 in every decoding step", "candle #899"),
+    14: ("Writing past the end of the cache silently overwrites older slots", "nanochat #520, Flax"),
+    15: ("The causal mask is aligned top-left if there are fewer queries than keys", "jax.nn"),
     16: ("A window of W keeps W + 1 keys", "jax.nn"),
-    17: ("Packed documents see one another, or a label crosses their boundary", "several"),
-    18: ("Micro-batches of unequal token counts averaged without weights; padding changes the loss",
+    17: ("Packed documents attend to one another, or a label crosses their boundary", "several"),
+    18: ("Micro-batches with unequal token counts are averaged without weights; padding changes the loss",
          "transformers #34191, optax.MultiSteps"),
-    19: ("Warm-up taken as lying outside the steps of decay", "optax schedules"),
-    20: ("An int8 cache whose scale has a floor kills small values; a flag that does nothing", "InfiniLM #553"),
-    21: ("A checkpoint restores on the device count that saved it alone", "Orbax #648"),
-    22: ("A RoPE table cached without theta in its key", "Equinox"),
-    23: ("A dropout rate outside [0, 1) accepted", "Flax #5497"),
-    24: ("cuDNN: dtypes, head dims, masks and bias gradients it does not have, taken silently", "JAX #28974, #30593"),
-    25: ("Fewer KV heads than tensor-parallel shards: copies whose gradients are not summed", "torchtitan #2574"),
+    19: ("Warm-up steps are not counted among the decay steps", "optax schedules"),
+    20: ("A floor on the int8 cache's scale rounds small values to 0; a flag that has no effect", "InfiniLM #553"),
+    21: ("A checkpoint restores only on the number of devices that saved it", "Orbax #648"),
+    22: ("A RoPE table is cached without theta in its key", "Equinox"),
+    23: ("A dropout rate outside [0, 1) is accepted", "Flax #5497"),
+    24: ("cuDNN: unsupported dtypes, head dims, masks and bias gradients are accepted silently", "JAX #28974, #30593"),
+    25: ("Fewer KV heads than tensor-parallel shards: the copies' gradients are not summed", "torchtitan #2574"),
     26: ("The validation loss depends on the evaluation's batch size", "nanochat #286"),
     27: ("A longer evaluation length only warns, and the training length is evaluated", "nanodo"),
 }  # fmt: skip
 
-# Broken on purpose: (number, what was broken, the test that went red).
+# Broken on purpose: (number, the change, the test that failed).
 BROKEN: list[tuple[int, str, str]] = [
     (
         1,
@@ -51,17 +52,17 @@ BROKEN: list[tuple[int, str, str]] = [
     ),
     (
         2,
-        "a step trusts keys turned at another length",
+        "a decoding step uses keys rotated for another length",
         "tests/models/test_decode.py::test_token_by_token_equals_forward",
     ),
     (
         5,
-        "the original length follows data.length though it is given",
+        "the original length follows data.length although it is set",
         "tests/models/positions/test_rope_faults.py::test_the_runs_length_changes_nothing_where_factor_and_original_length_are_given",
     ),
     (
         6,
-        "keys permuted with the queries' number of heads",
+        "keys permuted with the number of query heads",
         "tests/convert/test_round_trip.py::test_interleaved_pairs_become_halves_with_the_same_scores",
     ),
     (
@@ -71,22 +72,22 @@ BROKEN: list[tuple[int, str, str]] = [
     ),
     (
         8,
-        "a row that sees nothing is not told apart: the mask is the smallest float instead of -inf",
+        "a fully masked row is not handled: the mask is the smallest float instead of -inf",
         "tests/models/kernels/test_attend.py::test_fully_masked_rows_are_zero_with_finite_gradients",
     ),
     (
         9,
-        "query heads laid out as [H/G, G] in the reference core",
+        "query heads laid out as [H/G, G] in the reference kernel",
         "tests/models/kernels/test_attend.py::test_query_heads_read_their_group_in_order",
     ),
-    (10, "values cut before keys from the fused matrix", "tests/models/test_layout.py::test_fused_equals_split"),
+    (10, "values split before keys from the fused matrix", "tests/models/test_layout.py::test_fused_equals_split"),
     (11, "the scale is 1/sqrt(width / heads)", "tests/models/test_layout.py::test_head_dim_apart_from_width"),
     (
         13,
-        "ALiBi counts from the first query",
+        "ALiBi counts positions from the first query",
         "tests/models/positions/test_alibi.py::test_bias_is_minus_slope_times_distance_at_any_offset",
     ),
-    (14, "a full cache refuses nothing", "tests/models/test_decode.py::test_a_full_cache_is_an_error"),
+    (14, "a full cache raises no error", "tests/models/test_decode.py::test_a_full_cache_is_an_error"),
     (
         15,
         "causal order counted from the first key",
@@ -94,10 +95,10 @@ BROKEN: list[tuple[int, str, str]] = [
     ),
     (
         16,
-        "a window keeps one key more",
+        "a window keeps one more key",
         "tests/models/kernels/test_attend.py::test_window_keeps_that_many_keys_itself_included",
     ),
-    (17, "segments tell padding alone", "tests/models/kernels/test_attend.py::test_documents_do_not_touch"),
+    (17, "segments mask only padding", "tests/models/kernels/test_attend.py::test_documents_do_not_touch"),
     (
         18,
         "micro-batches averaged without weights",
@@ -105,43 +106,47 @@ BROKEN: list[tuple[int, str, str]] = [
     ),
     (
         19,
-        "the decay begins after the warm-up",
+        "the decay starts after the warm-up",
         "tests/training/test_budget.py::test_decay_counts_from_the_first_step_warm_up_included",
     ),
     (20, "the scale of int8 has a floor of 1", "tests/models/test_storage.py::test_small_values_live"),
-    (21, "targets without shardings", "tests/training/test_devices.py::test_saved_on_four_devices_and_restored_on_one"),
+    (
+        21,
+        "restore targets without shardings",
+        "tests/training/test_devices.py::test_saved_on_four_devices_and_restored_on_one",
+    ),
     (22, "theta is not compared", "tests/models/positions/test_rope.py::test_theta_is_part_of_what_it_is"),
     (23, "a dropout rate of 1 allowed", "tests/configs/test_validate.py::test_dropout_rates_that_are_none_are_refused"),
-    (24, "cuDNN takes any head_dim", "tests/models/kernels/test_choice.py::test_refuses_by_name"),
+    (24, "cuDNN accepts any head_dim", "tests/models/kernels/test_choice.py::test_refuses_by_name"),
     (26, "the loss is the mean of batches' means", "tests/eval/test_loss.py::test_the_batch_size_changes_nothing"),
     (
         27,
-        "longer lengths are cut to the training length",
+        "longer lengths are truncated to the training length",
         "tests/eval/test_loss.py::test_longer_lengths_use_longer_rows_and_score_the_same_tokens",
     ),
 ]
 
-HEAD = """# Faults others have shipped
+HEAD = """# Faults in published code
 
-Each of these was found in published code and is a test here (`pytest -m fault`). The page is written by
-`python -m tests.faults` from the tests' marks, and a test holds it to them.
+Each of these faults occurred in published code and has a test here (`pytest -m fault`). `python -m tests.faults` writes
+this page from the tests' marks; a test checks that it is up to date.
 
-| | what went wrong | where | tests here |
+| | fault | where | tests here |
 |---|---|---|---|
 """
 MIDDLE = """
 ## Broken on purpose
 
-A test that cannot fail proves nothing. Each of these was put into the code, one at a time, and the test named went
-red:
+A test that cannot fail proves nothing. Each of these faults was put into the code, one at a time, and the test
+beside it failed:
 
-| fault | what was broken | test |
+| fault | change | test |
 |---|---|---|
 """
 
 
 def numbers_of(node: ast.FunctionDef) -> set[int]:
-    """Returns the faults a test function's decorators name; none where it is marked slow."""
+    """Returns the faults that a test function's decorators name; none if it is marked slow."""
     results: set[int] = set()
     for decorator in node.decorator_list:
         text = ast.unparse(decorator)

@@ -1,4 +1,4 @@
-"""Every fault that others have shipped is a test here, and docs/faults.md says which."""
+"""Every fault listed in docs/faults.md has a test."""
 
 from pathlib import Path
 
