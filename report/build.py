@@ -27,7 +27,7 @@ from report import live, options
 from report.charts import effects, emphasis, export, grid, heads, ladder, lengths, profile, selection, training
 from report.charts.figures import Figure
 from report.claims import comparisons
-from report.claims.ladder import claimed
+from report.claims.comparing import claims
 from report.files import write
 from report.options import EVERY
 from report.page import html, latex, methods, table
@@ -113,7 +113,7 @@ def figures(study: Study) -> list[Figure]:
         *training.costs(study),
         profile.where_time_goes(study),
         selection.loss_by_value(study),
-        *ladder.figures(study, claimed(study)),
+        *ladder.figures(study, claims(study).ladder),
         lengths.loss_by_scaling(study),
         lengths.retrieval_by_scaling(study),
         grid.retrieval_by_pairs(study),

@@ -19,6 +19,7 @@ from configs.errors import UserError, nearest
 from configs.terminal import plain
 from report import build, options
 from report.claims import verdict, words
+from report.claims.comparing import shown
 from report.page import table, terminal
 from report.reading.directories import Arm, Study, Sweep, read
 
@@ -100,7 +101,7 @@ def summary(sweep: Sweep) -> str:
     for study in sweep.studies:
         sentences = [*words.arms(study), *words.comparability(study)]
         answer = [line for line in (verdict.headline(study), words.preface(study)) if line]
-        said = [*answer, *(f"- {one.verdict}: {one.text}" for one in sentences)]
+        said = [*answer, *(f"- {shown(one.verdict)}: {one.text}" for one in sentences)]
         parts.append("\n".join(_wrapped(line) for line in said))
         parts.append("\n".join([study.title, *terminal.lines(table.build(study))]))
     return "\n\n".join(parts)

@@ -2,7 +2,8 @@
 
 For every arm and rung: C'/C, where the baseline would reach the arm's loss with C' FLOPs of training
 (report/statistics/gains.py), with its 95% interval over seeds; the same in wall time; whether the ranking survives
-scale; and a joint fit of all arms beside it. docs/ladder.md says how to read it.
+scale, by tests after Holm's correction over all claims of the report; and a joint fit of all arms beside it.
+docs/ladder.md says how to read it.
 """
 
 if not __package__:  # it was started by its path, from where nothing can be imported
@@ -16,7 +17,8 @@ from pathlib import Path
 
 from configs import cli
 from configs.errors import UserError
-from report.claims.ladder import Results, as_json, end_label, results, sentences
+from report.claims.comparing import claims
+from report.claims.ladder import Results, as_json, end_label, sentences
 from report.files import write
 from report.page.formats import DASH, TIMES, count, counted
 from report.reading.directories import Study, Sweep, read
@@ -103,7 +105,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", metavar="FILE", help="also write the gains there: arms.NAME.{gain, low, high, rungs}")
     args = parser.parse_args(argv)
     sweep = read(args.directory)
-    collected = [results(study) for study in ladders(sweep)]
+    collected = [one for study in ladders(sweep) if (one := claims(study).ladder) is not None]
     for fault in sweep.faults:
         print(f"could not be read: {fault}")
     for one in collected:

@@ -8,6 +8,7 @@ import altair as alt
 
 from report.charts import theme
 from report.charts.figures import Figure, both_ends, colour, domain, finish, fit, on, shape, sized, spanning, tip
+from report.claims import comparing
 from report.claims.comparable import swept
 from report.claims.comparing import RESOLVED, UNRESOLVED, Comparison, comparisons, values
 from report.page.formats import DASH
@@ -50,7 +51,7 @@ def differences(study: Study) -> Figure | None:
     each = on("dots").mark_point(size=14, strokeWidth=0.9, opacity=0.75, color=theme.LIGHT[6])
     tips = tip(("arm:N", "arm", ""), ("mean:Q", "difference", "+.4f"), ("low:Q", "95% from", ".4f"))
     tips += tip(("high:Q", "to", ".4f"), ("p:Q", "p after Holm", ".3f"), ("seeds:Q", "seeds", ""))
-    tips += tip(("verdict:N", "verdict", ""))
+    tips += tip(("shown:N", "verdict", ""))
     middle = on("rows").mark_point(filled=True, opacity=1, size=62, color=theme.LIGHT[0])
     claimed = middle.transform_filter("datum.verdict == 'resolved'").encode(x, y, tooltip=tips)
     hollow = on("rows").mark_point(filled=True, fill="white", stroke=theme.LIGHT[0], opacity=1, size=46)
@@ -71,7 +72,8 @@ def differences(study: Study) -> Figure | None:
 def _row(one: Comparison, factor: float) -> dict[str, Any]:
     gap = one.difference
     shown = {"mean": factor * gap.mean, "low": factor * gap.low, "high": factor * gap.high}
-    return {"arm": one.arm, **shown, "p": one.p_holm, "seeds": len(gap.seeds), "verdict": one.verdict}
+    verdict = {"verdict": one.verdict, "shown": comparing.shown(one.verdict)}
+    return {"arm": one.arm, **shown, "p": one.p_holm, "seeds": len(gap.seeds), **verdict}
 
 
 def _dots(study: Study, one: Comparison, factor: float) -> list[dict[str, Any]]:

@@ -1,17 +1,19 @@
 """Differences between arms, and between RoPE scalings of one arm: what is resolved, and what is not.
 
 All claims that one report words are one family for Holm's correction: every arm against its baseline in every measure,
-and every RoPE scaling at every length, of all its studies. Of reports in which nothing differs, 5% at most claim
-anything.
+every RoPE scaling at every length, and every arm at every rung of a ladder, of all its studies. Of reports in which
+nothing differs, 5% at most claim anything.
 
 Of retrieval past the training length nothing is claimed where no control shows that it measures distance
 (`measures_distance` is not true): such a condition is left out and named.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from report.claims import ladder as ladders
 from report.claims.comparable import REFUSED, Mark, agreements, marks, reference_arm, touches, within
 from report.reading.directories import Arm, Study
 from report.reading.measures import (
@@ -36,10 +38,16 @@ from report.statistics.shares import paired_shares
 
 Texts = Mapping[int, text_noise.Pieces | None]  # of one side of a difference, by seed
 
+# Verdicts, as tables in CSV and Parquet hold them; `shown` says how a reader sees them.
 RESOLVED = "resolved"
 UNRESOLVED = "not resolved"
 ONE_SEED = "one seed"
 MISSING = "missing"
+
+
+def shown(verdict: str) -> str:
+    """Returns a verdict as page, tables and terminal word it; others than a significant difference stay as they are."""
+    return "significant at 5%" if verdict == RESOLVED else verdict
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ class Comparison:
     @property
     def few(self) -> bool:
         """True where the seeds are too few for an interval that says anything."""
-        return self.difference.few or self.difference.half > self._largest
+        return self.difference.few or (self.difference.half > self._largest and not self.difference.resolved)
 
     @property
     def _largest(self) -> float:
@@ -98,6 +106,7 @@ class Claims:
     arms: list[Comparison]
     scalings: "list[ScalingTable]"
     family: int  # claims in the report
+    ladder: ladders.Results | None = None  # of a study with a ladder of budgets
 
 
 def comparisons(study: Study) -> list[Comparison]:
@@ -114,8 +123,8 @@ def claims(study: Study) -> Claims:
     """Returns what a study claims. It is kept with the study, since tables and charts ask for it many times."""
     if "_claims" not in vars(study):
         together = study.family if any(one is study for one in study.family) else [study]
-        made = [(one, _comparisons(one), _scaling_tables(one)) for one in together]
-        for one, own in zip(together, _corrected([(arms, tables) for _, arms, tables in made]), strict=True):
+        made = [(_comparisons(one), _scaling_tables(one), _ladder(one)) for one in together]
+        for one, own in zip(together, _corrected(made), strict=True):
             vars(one)["_claims"] = own
     result: Claims = vars(study)["_claims"]
     return result
@@ -227,7 +236,7 @@ def _comparison(
     noise = _noise(together if set(own) == set(other) else None, level)
     if measure == "loss":
         texts = [{run.seed: pieces(run) for run in side.done} for side in (arm, baseline)]
-        difference = paired(own, other, _with_text(noise, texts[0], texts[1], set(own) & set(other)))
+        difference = _losses(own, other, texts[0], texts[1], noise)
         shown = loss(arm), loss(baseline)
     else:
         difference = paired_shares(_shares(_at_home(arm)), _shares(_at_home(baseline)), noise)
@@ -244,6 +253,15 @@ def _noise(together: Pooled | None, level: float) -> Noise:
         return Noise(level=level)
     freedom = math.nan if together.refused else together.freedom
     return Noise(together.deviation, together.arms, freedom, level=level)
+
+
+def _losses(own: Mapping[int, float], other: Mapping[int, float], mine: Texts, its: Texts, noise: Noise) -> Difference:
+    """Returns the paired difference of losses; no interval where it would reach farther than a loss can fall."""
+    seeds = set(own) & set(other)
+    gap = paired(own, other, _with_text(noise, mine, its, seeds))
+    if not seeds or gap.resolved or not gap.half > sum(other[seed] for seed in seeds) / len(seeds):
+        return gap
+    return replace(gap, low=math.nan, high=math.nan, few=True)
 
 
 def _with_text(noise: Noise, arm: Texts, baseline: Texts, seeds: set[int]) -> Noise:
@@ -285,22 +303,36 @@ def _refusals(differing: list[Mark], measure: str) -> list[str]:
     return [mark.words for mark in differing if mark.level == REFUSED and touches(mark, measure)]
 
 
-def _corrected(studies: "list[tuple[list[Comparison], list[ScalingTable]]]") -> list[Claims]:
+def _ladder(study: Study) -> ladders.Results | None:
+    return ladders.results(study) if study.ladder is not None else None
+
+
+def _corrected(
+    studies: "list[tuple[list[Comparison], list[ScalingTable], ladders.Results | None]]",
+) -> list[Claims]:
     """Adjusts p for the number of claims in all studies; what does not hold after that is not resolved.
 
     A look's p counts by the level that is spent at it. Equivalence ("smaller than `care`") is adjusted by itself: of
     one comparison only one of the two claims can be false.
     """
-    tested = [_p(one) for arms, _ in studies for one in arms]
-    tested += [line.p for _, tables in studies for table in tables for line in table.lines]
+    tested = [_p(one) for arms, _, _ in studies for one in arms]
+    tested += [line.p for _, tables, _ in studies for table in tables for line in table.lines]
+    tested += [p for _, _, climbed in studies for p in ladders.tested(climbed)]
     adjusted, size = iter(holm(tested)), sum(map(math.isfinite, tested))
-    smaller = iter(holm([_equivalence(one) for arms, _ in studies for one in arms]))
-    arms_of = [[_judged(one, next(adjusted), size, next(smaller)) for one in arms] for arms, _ in studies]
+    smaller = iter(holm([_equivalence(one) for arms, _, _ in studies for one in arms]))
+    arms_of = [[_judged(one, next(adjusted), size, next(smaller)) for one in arms] for arms, _, _ in studies]
     tables_of = [
         [replace(table, lines=tuple(_held(line, next(adjusted)) for line in table.lines)) for table in tables]
-        for _, tables in studies
+        for _, tables, _ in studies
     ]
-    return [Claims(arms, tables, size) for arms, tables in zip(arms_of, tables_of, strict=True)]
+    ladders_of = [
+        climbed and ladders.corrected(climbed, itertools.islice(adjusted, len(ladders.tested(climbed))))
+        for _, _, climbed in studies
+    ]
+    return [
+        Claims(arms, tables, size, climbed)
+        for arms, tables, climbed in zip(arms_of, tables_of, ladders_of, strict=True)
+    ]
 
 
 def _p(one: Comparison) -> float:
@@ -406,4 +438,4 @@ def _gap(measure: str, mine: list[Point], own: list[Point], noise: Noise) -> Dif
         return paired_shares(_shares(mine), _shares(own), noise)
     values = [{point.seed: point.value for point in side} for side in (mine, own)]
     texts = [{point.seed: point.text for point in side} for side in (mine, own)]
-    return paired(values[0], values[1], _with_text(noise, texts[0], texts[1], set(values[0]) & set(values[1])))
+    return _losses(values[0], values[1], texts[0], texts[1], noise)

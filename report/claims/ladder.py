@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,18 +67,32 @@ class Results:
     refused: str = ""
 
 
-def claimed(study: Study) -> Results | None:
-    """Returns what the study's ladder shows, worked out once a study; None for a study without one."""
-    if study.ladder is None:
-        return None
-    if "_ladder" not in vars(study):
-        vars(study)["_ladder"] = results(study)
-    result: Results = vars(study)["_ladder"]
-    return result
+def tested(result: Results | None) -> list[float]:
+    """Returns p of every claim of a ladder: of each arm but the baseline at each rung, nan where nothing is told."""
+    return [lead.p for _, lead in _claims(result)]
+
+
+def corrected(result: Results, adjusted: Iterable[float]) -> Results:
+    """Returns the results with p of `tested` after Holm's correction, by which alone an arm is ahead or behind."""
+    by_arm: dict[str, list[Lead]] = {}
+    for (name, lead), p in zip(_claims(result), adjusted, strict=True):
+        by_arm.setdefault(name, []).append(dataclasses.replace(lead, p_holm=p))
+    arms = dict(result.arms)
+    for name, leads in by_arm.items():
+        values = [level.value for level in arms[name].levels]
+        survives, words = survival(name, result.baseline, result.by, values, tuple(leads))
+        arms[name] = dataclasses.replace(arms[name], leads=tuple(leads), survives=survives, words=words)
+    return dataclasses.replace(result, arms=arms)
+
+
+def _claims(result: Results | None) -> list[tuple[str, Lead]]:
+    if result is None or result.refused:
+        return []
+    return [(name, lead) for name, one in result.arms.items() if name != result.baseline for lead in one.leads]
 
 
 def results(study: Study) -> Results:
-    """Returns what a study with a ladder shows."""
+    """Returns what a study with a ladder shows, each claim by itself; `comparing.claims` corrects them."""
     ladder, reference = study.ladder, reference_arm(study)
     assert ladder is not None
     if reference is None:
@@ -176,8 +190,7 @@ def _result(ladder: Ladder, name: str, base: str, seeds: tuple[int, ...], values
         factor = speed / _speed_at(ladder, base, gain.flops * gain.gain) if not gain.refused else math.nan
         levels.append(Level(value, gain, factor, per_second))
     leads = tuple(gains.leads(baseline, curve))
-    survives, words = ("", "") if name == base else survival(name, base, ladder.by, values, leads)
-    return Result(name, seeds, tuple(levels), leads, survives, words)
+    return Result(name, seeds, tuple(levels), leads)
 
 
 def _speed(arm: Arm) -> tuple[float, float]:
@@ -323,7 +336,12 @@ def _level(level: Level) -> dict[str, Any]:
 
 
 def _lead(lead: Lead) -> dict[str, Any]:
-    return {"difference": lead.difference, "difference_interval": [lead.low, lead.high]}
+    return {
+        "difference": lead.difference,
+        "difference_interval": [lead.low, lead.high],
+        "p": lead.p,
+        "p_holm": lead.p_holm,
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -366,18 +384,28 @@ def _headline(result: Results, one: Result) -> str:
     if level is None:
         reasons = {each.gain.refused for each in one.levels}
         return f"{one.arm}: refused at every rung: {'; '.join(sorted(reasons))}."
-    gain = level.gain
-    resolved = gain.low > 1 or gain.high < 1
+    gain, lead = level.gain, one.leads[one.levels.index(level)]
     time = f"; in wall time {gain.gain * level.time:.3g}{TIMES}" if math.isfinite(level.time) else ""
     missing = [rung_label(result.by, each.value) for each in one.levels if each.gain.refused]
     return (
         f"{one.arm} at {rung_label(result.by, level.value)}: {result.baseline} needs {gain.gain:.3g}{TIMES} its "
         f"compute for the same loss, [{end_label(gain, 'low')}, {end_label(gain, 'high')}] over "
         f"{plural(len(one.seeds), 'seed')}"
-        + ("" if resolved else " (not resolved from 1)")
+        + _resolved(gain, lead)
         + time
         + (f". Refused at {listed(missing)}: outside of the baseline's losses." if missing else ".")
     )
+
+
+def _resolved(gain: Gain, lead: Lead) -> str:
+    """Returns whether a gain is told from 1, and why one is not whose own interval leaves 1 out."""
+    if not gain.low > 1 and not gain.high < 1:
+        return " (not resolved from 1)"
+    if math.isnan(lead.p):
+        return " (not tested: its compute lies outside of the baseline's ladder)"
+    if lead.resolved:
+        return "; significant at 5%"
+    return f" (not resolved from 1: after Holm's correction p = {lead.p_holm:.2g})"
 
 
 def _fit_words(result: Results) -> list[str]:

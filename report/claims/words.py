@@ -63,7 +63,8 @@ def _over_tasks(study: Study) -> str:
     return (
         f"Over {plural(len(result.tasks), 'condition')} ({listed(list(result.tasks))} tokens) and all seeds, the mean "
         f"of the middle half of accuracies (IQM): {listed(arms)}. Probability that a run beats one of "
-        f"{result.baseline}: {listed(chances)}{few}.{_left_out(result.local)}"
+        f"{result.baseline}: {listed(chances)}{few}. These describe; nothing is tested by them."
+        f"{_left_out(result.local)}"
     )
 
 
@@ -189,11 +190,12 @@ def _ends(measure: str, low: float, high: float, half: float) -> str:
 
 
 def _value(measure: str, one: Estimate) -> str:
-    if measure != "loss":
-        ends = f" [{percent(one.low)}, {percent(one.high)}]" if math.isfinite(one.low) else ""
-        return f"{percent(one.mean)}{' (too few seeds for an interval)' if one.over == 'few' else ends}"
-    ends = interval(one.low, one.high)
-    return f"{fixed(one.mean)}{' ' + ends if ends else ''}"
+    if measure == "loss":
+        value, ends = fixed(one.mean), interval(one.low, one.high)
+    else:
+        value, ends = percent(one.mean), _between((one.low, one.high)).strip()
+    ends = "(too few seeds for an interval)" if one.over == "few" else ends
+    return f"{value} {ends}".strip()
 
 
 def scalings(study: Study) -> tuple[list[Sentence], list[Sentence]]:
@@ -248,7 +250,7 @@ def _scaling(study: Study, table: ScalingTable) -> Sentence:
         return Sentence(ONE_SEED, f"{head}. {tail}{left}")
     resolved = [_moved(table.measure, line, label) for line in gaps if line.resolved]
     open_ = [_open(table.measure, line, label) for line in gaps if not line.resolved]
-    parts = [f"Against {reference}: {'; '.join(resolved)}"] if resolved else []
+    parts = [f"Against {reference}, significant at 5%: {'; '.join(resolved)}"] if resolved else []
     if open_:
         parts.append(f"{'Not' if parts else f'Against {reference} not'} resolved: {listed(open_)}")
     said = f"{head}, {plural(table.seeds, 'seed')}. {'. '.join(parts)}.{left}"
@@ -315,7 +317,7 @@ def statistics(study: Study) -> str:
     parts = []
     if result.family > 1:
         parts.append(
-            f"All {result.family} claims tested in this report are one family: what is called resolved holds at "
+            f"All {result.family} claims tested in this report are one family: what is called significant is so at "
             "5% after Holm's correction over them; an interval is that of its one comparison."
         )
     if pooled:

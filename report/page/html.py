@@ -18,7 +18,8 @@ from report.charts import emphasis, export, theme
 from report.charts.figures import Figure, loggable
 from report.claims import comparable, verdict, words
 from report.claims.comparable import reference_arm
-from report.claims.ladder import claimed, sentences
+from report.claims.comparing import claims, shown
+from report.claims.ladder import sentences
 from report.page import methods
 from report.page.formats import slug
 from report.page.table import Table
@@ -63,6 +64,7 @@ def render(sweep: Sweep, tables: list[Table], drawn: list[Drawn], out: Path, rel
         .get_template("index.html.j2")
         .render(
             sweep=sweep,
+            shown=shown,
             studies=studies,
             state=words.state(sweep),
             scripts=[Markup(script) for script in scripts],
@@ -129,7 +131,7 @@ def _study(sweep: Sweep, table: Table, drawn: Drawn, index: int, out: Path) -> d
         "scalings": first,
         "more_scalings": rest,
         "differing": comparable.differing(study),
-        "ladder": [] if (climbed := claimed(study)) is None else sentences(climbed),
+        "ladder": [] if (climbed := claims(study).ladder) is None else sentences(climbed),
         "arms": _switches(study),
         "methods": [(heading, methods.plain(said)) for heading, said in methods.paragraphs(study)],
         "reference": getattr(reference_arm(study), "name", ""),

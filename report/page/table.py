@@ -12,7 +12,7 @@ from configs.errors import ConfigError
 from configs.rules import tasks
 from report.charts import heads
 from report.claims.comparable import Mark, agreements, marks, matched, reference_arm
-from report.claims.comparing import Comparison, comparisons
+from report.claims.comparing import Comparison, comparisons, shown
 from report.page import formats
 from report.page.formats import DASH, PLUS_MINUS, decimals, fixed, interval, percent
 from report.reading import distance, settings, target
@@ -283,7 +283,7 @@ def _estimate(one: Estimate, why: str) -> Cell:
     if not math.isfinite(one.mean):
         return Cell(DASH, why=why)
     places = decimals(one.half, most=4) if one.over == "seeds" else 3
-    ends = interval(one.low, one.high, places)
+    ends = "too few seeds" if one.over == "few" else interval(one.low, one.high, places)
     sub = f"{ends} tokens only" if one.over == "tokens" else ends or "1 seed"
     return Cell(fixed(one.mean, places), sub, one.mean)
 
@@ -304,9 +304,11 @@ def _difference(study: Study, arm: Arm, one: Comparison | None) -> Cell:
     places = decimals(one.difference.half, most=4)
     sign = "+" if one.difference.mean > 0 else ""
     if one.few:
-        return Cell(f"{sign}{fixed(one.difference.mean, 3)}", f"too few seeds, {one.verdict}", one.difference.mean)
+        return Cell(
+            f"{sign}{fixed(one.difference.mean, 3)}", f"too few seeds, {shown(one.verdict)}", one.difference.mean
+        )
     half = f"{PLUS_MINUS}{fixed(one.difference.half, places)}" if math.isfinite(one.difference.half) else "1 seed"
-    return Cell(f"{sign}{fixed(one.difference.mean, places)}", f"{half}, {one.verdict}", one.difference.mean)
+    return Cell(f"{sign}{fixed(one.difference.mean, places)}", f"{half}, {shown(one.verdict)}", one.difference.mean)
 
 
 def _rate(arm: Arm, part: str) -> Cell:

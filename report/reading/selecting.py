@@ -50,12 +50,24 @@ class Vertex:
     """The minimum of a quadratic in ln(value) through the losses around the best value of the grid.
 
     `value` is nan where `refused` says why; `low` and `high`, its 95% interval over selection seeds, with one seed.
+    `fitted` are the least and the largest value that it was fitted to; beyond them an interval knows no number.
     """
 
     value: float = math.nan
     low: float = math.nan
     high: float = math.nan
     refused: str = ""
+    fitted: tuple[float, float] = (math.nan, math.nan)
+
+    @property
+    def ends(self) -> str:
+        """The interval in words, ` [0.002, above 0.01]`; empty for none."""
+        if not math.isfinite(self.low):
+            return ""
+        least, most = self.fitted
+        low = f"below {least:g}" if self.low < least else f"{self.low:.3g}"
+        high = f"above {most:g}" if self.high > most else f"{self.high:.3g}"
+        return f" [{low}, {high}]"
 
 
 NEAR = 2  # values of the grid on each side of the best that the quadratic is fitted to
@@ -93,7 +105,7 @@ def vertex(study: Study, arm: str) -> Vertex:
         error = float(moved.std(ddof=1)) / math.sqrt(len(seeds))
         half = float(special.stdtrit(len(seeds) - 1, 0.975)) * error
     value, low, high = (math.exp(min(700.0, middle + at + side)) for side in (0.0, -half, half))
-    return Vertex(value, low, high)
+    return Vertex(value, low, high, fitted=(near[0].value, near[-1].value))
 
 
 def vertices(study: Study) -> str:
@@ -106,8 +118,7 @@ def vertices(study: Study) -> str:
         if result.refused:
             parts.append(f"{arm.name} none ({result.refused})")
         else:
-            ends = f" [{result.low:.3g}, {result.high:.3g}]" if math.isfinite(result.low) else ""
-            parts.append(f"{arm.name} {result.value:.3g}{ends} (grid's best {best:g})")
+            parts.append(f"{arm.name} {result.value:.3g}{result.ends} (grid's best {best:g})")
     field = study.selection.field
     return f"Where a quadratic in ln({field.rsplit('.', 1)[-1]}) is lowest: {listed(parts)}." if parts else ""
 

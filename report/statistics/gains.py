@@ -148,12 +148,18 @@ def _end(inside: Callable[[float], float], start: float, way: float) -> float:
 
 @dataclass(frozen=True)
 class Lead:
-    """Arm minus baseline at one rung's C, nats, with its interval over seeds; nan where the baseline has no curve."""
+    """Arm minus baseline at one rung's C, nats, with its interval over seeds; nan where the baseline has no curve.
+
+    `p` is of the paired t-test, and the same for a gain other than 1 at this rung; `p_holm` after the correction over
+    the report's claims, nan before it.
+    """
 
     flops: float
     difference: float
     low: float
     high: float
+    p: float = math.nan
+    p_holm: float = math.nan
 
     @property
     def sign(self) -> int:
@@ -162,8 +168,8 @@ class Lead:
 
     @property
     def resolved(self) -> bool:
-        """True where the interval leaves 0 out."""
-        return self.low > 0 or self.high < 0
+        """True where the interval leaves 0 out, also after the correction where one was made."""
+        return (self.low > 0 or self.high < 0) and not self.p_holm > 1 - CONFIDENCE
 
 
 def leads(baseline: Curve, arm: Curve) -> list[Lead]:
@@ -176,9 +182,17 @@ def leads(baseline: Curve, arm: Curve) -> list[Lead]:
             continue
         raw = np.interp(x, baseline.x, baseline.losses.mean(axis=0) - baseline.means)
         differences = arm.losses[:, rung] - (baseline.at(x) + raw + baseline.seeds_at(float(x)))
-        mean, half = float(differences.mean()), limit * float(differences.std(ddof=1))
-        results.append(Lead(math.exp(x), mean, mean - half, mean + half))
+        mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
+        half = limit * deviation
+        results.append(Lead(math.exp(x), mean, mean - half, mean + half, _p(mean, deviation, len(differences))))
     return results
+
+
+def _p(mean: float, deviation: float, number: int) -> float:
+    """Returns p of the two-sided t-test of a mean of paired differences; nan where the arms are the same."""
+    if not deviation > 0:
+        return math.nan if mean == 0 else 0.0
+    return float(2 * special.stdtr(number - 1, -abs(mean) * math.sqrt(number) / deviation))
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def _quantile(level: float) -> float:
 class Estimate:
     """A mean with its interval. `over` says what varies in it.
 
-    "seeds", "tokens" or "examples"; "few" for a share of too few seeds to have an interval; "" for no interval.
+    "seeds", "tokens" or "examples"; "few" for too few seeds to have an interval; "" for no interval.
     """
 
     mean: float
@@ -214,7 +214,10 @@ NOTHING = Estimate(math.nan, count=0)
 
 
 def over_seeds(values: Iterable[float]) -> Estimate:
-    """Returns the mean of one value a seed with its 95% t-interval (n - 1 degrees of freedom); one seed has none."""
+    """Returns the mean of one loss a seed with its 95% t-interval (n - 1 degrees of freedom); one seed has none.
+
+    No loss is below 0. Where the interval would be, the seeds are too few for one: `over` is "few".
+    """
     array = np.asarray([value for value in values if math.isfinite(value)], dtype=float)
     if array.size == 0:
         return NOTHING
@@ -222,6 +225,8 @@ def over_seeds(values: Iterable[float]) -> Estimate:
         return Estimate(float(array[0]))
     half = _half_width(array)
     mean = _mean(array)
+    if half > mean:
+        return Estimate(mean, count=array.size, over="few")
     return Estimate(mean, mean - half, mean + half, array.size, "seeds")
 
 

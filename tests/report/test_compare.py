@@ -78,7 +78,7 @@ def test_two_runs_can_be_compared_and_one_directory_cannot(tmp_path: Path) -> No
 def test_the_command_prints_words_and_tables_or_writes_a_report(sweeps, tmp_path: Path) -> None:
     call = [sys.executable, "-m", "report.compare", *map(str, sweeps)]
     done = subprocess.run(call, capture_output=True, text=True, check=True)
-    assert "12 runs: 12 done" in done.stdout and "- resolved: h4 (b) beats h1 by" in done.stdout
+    assert "12 runs: 12 done" in done.stdout and "- significant at 5%: h4 (b) beats h1 by" in done.stdout
     assert re.search(r"^h4 \(b\) +1\.613 ", done.stdout, re.MULTILINE)
     assert max(map(len, done.stdout.splitlines())) <= 100
     wrong = subprocess.run([*call, f"--out={sweeps[0]}"], capture_output=True, text=True, check=False)

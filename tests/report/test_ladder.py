@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from configs.errors import UserError
 from report import build, ladder
 from report.charts import ladder as charts
 from report.claims import ladder as claims
+from report.claims.comparing import claims as claimed
 from report.reading.directories import read
 from report.statistics import gains
 from report.statistics.gains import Curve, Lead
+from report.statistics.intervals import holm
 from tests.report import synthetic
 
 RUNGS = np.array([1.0, 2.0, 4.0, 8.0])
@@ -194,6 +197,33 @@ def test_a_seed_missing_at_one_rung_counts_at_none(tmp_path: Path) -> None:
     assert claims.results(study).arms["fast"].seeds == (0, 2, 3)
 
 
+def test_every_arm_at_every_rung_is_a_claim_of_the_report_s_one_family(tmp_path: Path) -> None:
+    (study,) = read(write(tmp_path, seeds=5)).studies
+    whole = claimed(study)
+    assert whole.ladder is not None
+    leads = whole.ladder.arms["fast"].leads
+    tested = [*(one.difference.p for one in whole.arms), *(lead.p for lead in leads)]
+    assert whole.family == len(tested) == 5
+    assert [one.p_holm for one in (*whole.arms, *leads)] == pytest.approx(holm(tested))
+    own = [level.gain.low > 1 or level.gain.high < 1 for level in whole.ladder.arms["fast"].levels[:3]]
+    assert own == [lead.p < 0.05 for lead in leads[:3]], "a gain other than 1 is the same claim"
+
+
+def test_ladders_in_which_nothing_differs_claim_five_times_in_100_only_after_the_correction() -> None:
+    rng, flops, number = np.random.default_rng(8), RUNGS * UNIT, 150
+    alone, together = 0, 0
+    for _ in range(number):
+        curves = [Curve(flops, truth(flops) + 0.005 * rng.normal(size=(5, 4))) for _ in range(5)]
+        arms = {f"a{k}": claims.Result(f"a{k}", leads=tuple(gains.leads(curves[0], curve)))
+                for k, curve in enumerate(curves)}  # fmt: skip
+        arms = {name: replace(one, levels=tuple(claims.Level(v, None) for v in RUNGS)) for name, one in arms.items()}
+        raw = claims.Results("s", "budget.amount", "a0", arms)
+        result = claims.corrected(raw, holm(claims.tested(raw)))
+        alone += any(lead.resolved for one in raw.arms.values() for lead in one.leads)
+        together += any(one.survives in (claims.SURVIVES, claims.CROSSES) for one in result.arms.values())
+    assert alone > 0.3 * number and together <= 0.1 * number
+
+
 def test_a_rate_at_the_edge_of_its_grid_is_refused(tmp_path: Path) -> None:
     write(tmp_path)
     sweep = json.loads((tmp_path / "sweep.json").read_text())
@@ -219,7 +249,7 @@ def test_the_page_has_a_section_and_figures_of_the_ladder(tmp_path: Path) -> Non
     assert "<h3>Gain in compute</h3>" in page and "the ranking survives scale" in page
     assert {"ladder.svg", "gain.svg", "ladder.pdf"} <= {path.name for path in (tmp_path / "report").iterdir()}
     (study,) = read(tmp_path).studies
-    result = claims.claimed(study)
+    result = claimed(study).ladder
     one, two = charts.figures(study, result)
     assert len(one.spec["datasets"]["seeds"]) == 24 and len(two.spec["datasets"]["gains"]) == 3
     assert "Not drawn, outside of the baseline's losses: fast at amount 400" in two.caption

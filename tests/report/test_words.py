@@ -205,7 +205,7 @@ def test_scalings_are_told_apart_only_where_their_difference_exceeds_its_interva
     (sentence,) = first
     assert sentence.verdict == "resolved"
     assert sentence.text.startswith("a, loss at 8× the training length (1,024 tokens): raw RoPE 2.7")
-    claims, open_ = sentence.text.split("Against raw RoPE: ")[1].split("Not resolved: ")
+    claims, open_ = sentence.text.split("Against raw RoPE, significant at 5%: ")[1].split("Not resolved: ")
     assert "linear higher by 0.5" in claims and "yarn lower by 0.5" in claims and "ntk" not in claims
     assert open_.startswith("ntk (+0.001 nats ±0.014")
 
