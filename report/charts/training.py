@@ -24,7 +24,7 @@ from report.charts.figures import (
     tip,
 )
 from report.claims import comparable
-from report.page.formats import count
+from report.page.formats import count, shortened
 from report.reading.directories import Arm, Run, Study, items, mapping, number
 from report.reading.frames import positions
 from report.reading.measures import (
@@ -237,12 +237,23 @@ def costs(study: Study) -> list[Figure]:
 
 
 PLOT = (240.0, 140.0)  # pixels of a plot within its axes, in the smallest size that figures have
+Box = tuple[float, float, float, float]  # left, top, right, bottom, pixels
+NAME = 24  # letters of an arm's name beside its point; of a longer one the beginning and the end
+# Where a name may stand: its alignment, and how far right and down of its point it begins, in pixels.
+PLACES: dict[str, tuple[Literal["left", "right"], int, int]] = {
+    "right above": ("left", 8, -7),
+    "left above": ("right", -8, -7),
+    "right below": ("left", 8, 9),
+    "left below": ("right", -8, 9),
+}
 
 
 def _label_front(
     rows: list[dict[str, Any]], costs: tuple[float, float], ends: tuple[float, float], more: bool, higher: bool
 ) -> None:
-    """Sets each row's `label`: the side on which its name stands; empty beside the Pareto front and where names meet.
+    """Sets each row's `name` and `label`, the place of PLACES where it stands: first where it covers no other point.
+
+    The label is empty beside the Pareto front, and where names would meet.
 
     A cost that was measured under load (`busy`) is not ranked: its arm is not on the front and keeps none off it.
 
@@ -260,24 +271,34 @@ def _label_front(
         others = [(across * other["cost"], up * other["quality"]) for other in rows if not other.get("busy")]
         return any(other[0] >= own[0] and other[1] >= own[1] and other != own for other in others)
 
-    taken: list[tuple[float, float, float, float]] = []
+    def at(row: dict[str, Any]) -> tuple[float, float]:
+        x = 0.1 * PLOT[0] + 0.8 * PLOT[0] * (row["cost"] - costs[0]) / (costs[1] - costs[0])
+        return x, PLOT[1] * (1 - (row["quality"] - ends[0]) / (ends[1] - ends[0]))
+
+    taken: list[Box] = []
+    dots = [(x - 4, y - 4, x + 4, y + 4) for x, y in map(at, rows)]
     for row in sorted(rows, key=lambda row: up * row["quality"], reverse=True):
-        row["label"] = ""
+        row["label"], row["name"] = "", shortened(row["arm"], NAME)
         if row.get("busy") or beaten(row):
             continue
-        x = 0.1 * PLOT[0] + 0.8 * PLOT[0] * (row["cost"] - costs[0]) / (costs[1] - costs[0])
-        y = PLOT[1] * (row["quality"] - ends[0]) / (ends[1] - ends[0])
-        width = min(150.0, 6.2 * len(row["arm"]))
-        for side, left in (("left", x + 8), ("right", x - 8 - width)):
-            box = (left, y, left + width, y + 16)
-            if left < 0 or left + width > PLOT[0] or any(_overlap(box, other) for other in taken):
-                continue
-            taken.append(box)
-            row["label"] = side
-            break
+        boxes = {place: _box(at(row), 6.2 * len(row["name"]), *given) for place, given in PLACES.items()}
+        inside = {
+            place: box
+            for place, box in boxes.items()
+            if box[0] >= 0 and box[2] <= PLOT[0] and 0 <= box[1] < box[3] <= PLOT[1]
+        }
+        free = {place: box for place, box in inside.items() if not any(_overlap(box, other) for other in taken)}
+        if free:
+            row["label"] = min(free, key=lambda place: sum(_overlap(free[place], dot) for dot in dots))
+            taken.append(free[row["label"]])
 
 
-def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+def _box(point: tuple[float, float], width: float, align: str, right: int, down: int) -> Box:
+    left = point[0] + right - (width if align == "right" else 0.0)
+    return left, point[1] + down - 8, left + width, point[1] + down + 8
+
+
+def _overlap(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
@@ -318,10 +339,10 @@ def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -
         dot = kept.mark_point(filled=filled, size=70, opacity=1, strokeWidth=1.5)
         layers.append(dot.encode(x, y, colour(names), shape(names), tooltip=tips))
     _label_front(rows, (min(values), max(values)), ends, speed, not by_loss)
-    sides: list[tuple[Literal["left", "right"], int]] = [("left", 8), ("right", -8)]
-    for side_, dx in sides:
-        text = on("rows").transform_filter(f"datum.label == '{side_}'").mark_text(align=side_, dx=dx, dy=-7, limit=150)
-        layers.append(text.encode(x, y, text="arm:N"))
+    for place in sorted({row["label"] for row in rows} - {""}):
+        align, dx, dy = PLACES[place]
+        text = on("rows").transform_filter(f"datum.label == '{place}'").mark_text(align=align, dx=dx, dy=dy)
+        layers.append(text.encode(x, y, text="name:N"))
     side = "loss: lower is better" if by_loss else "higher is better"
     interval = "95% t-interval over seeds (over tokens where there is one seed)"
     interval = interval if by_loss else "95% interval over seeds and rows"

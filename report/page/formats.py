@@ -138,3 +138,11 @@ def inert(value: Any) -> Any:
     except ValueError:
         return f"'{value}"
     return value
+
+
+def shortened(text: str, size: int) -> str:
+    """Returns the text in at most `size` letters; of a longer one the beginning and the end, which tell arms apart."""
+    if len(text) <= size:
+        return text
+    head = (size - 1) // 2
+    return f"{text[:head]}\N{HORIZONTAL ELLIPSIS}{text[len(text) - (size - 1 - head) :]}"

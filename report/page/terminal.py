@@ -1,6 +1,6 @@
 """The table of arms for a terminal: at most WIDTH columns."""
 
-from report.page.formats import DASH
+from report.page.formats import DASH, shortened
 from report.page.table import Table
 
 WIDTH = 100
@@ -23,12 +23,7 @@ def lines(table: Table, width: int = WIDTH) -> list[str]:
     for at in (0, *range(len(kept) - 1, 0, -1)):
         over = sum(widths) + APART * (len(kept) - 1) - width
         widths[at] = max(min(widths[at], 12), widths[at] - max(0, over))
-    return ["  ".join(_cell(text, size) for text, size in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _cell(text: str, size: int) -> str:
-    """Returns the text as wide as its column; of a longer one the beginning and the end, which tell arms apart."""
-    if len(text) <= size:
-        return text.ljust(size)
-    head = (size - 1) // 2
-    return f"{text[:head]}\N{HORIZONTAL ELLIPSIS}{text[len(text) - (size - 1 - head) :]}"
+    return [
+        "  ".join(shortened(text, size).ljust(size) for text, size in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
