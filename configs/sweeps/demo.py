@@ -47,7 +47,7 @@ def get_sweep() -> dict:
         ],
         derived={"model.head_dim": lambda config: config.model.width // config.model.num_heads},
         arm=_text_arm,
-        seeds=[0, 1, 2, 3],
+        seeds=[0, 1, 2, 3, 4],
         baseline="heads4",
         evals=["loss", "throughput", "memory"],
     )

@@ -238,7 +238,7 @@ def costs(study: Study) -> list[Figure]:
 
 PLOT = (240.0, 140.0)  # pixels of a plot within its axes, in the smallest size that figures have
 Box = tuple[float, float, float, float]  # left, top, right, bottom, pixels
-NAME = 24  # letters of an arm's name beside its point; of a longer one the beginning and the end
+NAME = 18  # letters of an arm's name beside its point; of a longer one the beginning and the end
 # Where a name may stand: its alignment, and how far right and down of its point it begins, in pixels.
 PLACES: dict[str, tuple[Literal["left", "right"], int, int]] = {
     "right above": ("left", 8, -7),

@@ -91,6 +91,24 @@ def test_speeds_measured_under_load_are_marked_and_not_ranked() -> None:
     assert [bool(row["label"]) for row in rows] == [True, False, False]
 
 
+def test_a_name_beside_the_front_covers_no_other_point_where_it_can() -> None:
+    name = "num_heads=1,position.kind=rope"
+
+    def labelled(*others: tuple[float, float]) -> str:
+        rows = [{"arm": name, "cost": 650.0, "quality": 1.5}]
+        rows += [{"arm": f"b{k}", "cost": cost, "quality": quality} for k, (cost, quality) in enumerate(others)]
+        training._label_front(rows, (400.0, 900.0), (1.4, 1.6), more=True, higher=False)
+        assert rows[0]["name"] == "num_head\N{HORIZONTAL ELLIPSIS}kind=rope" and not any(r["label"] for r in rows[1:])
+        return str(rows[0]["label"])
+
+    assert labelled((450.0, 1.58)) == "right above"
+    # Points of the same cost or slower stand left of it; the name goes to the right of it, or under them.
+    assert labelled((560.0, 1.505), (500.0, 1.505)) == "right above"
+    rows = [{"arm": name, "cost": 880.0, "quality": 1.5}, {"arm": "b", "cost": 760.0, "quality": 1.506}]
+    training._label_front(rows, (400.0, 900.0), (1.4, 1.6), more=True, higher=False)
+    assert rows[0]["label"] == "left below", "no room at the right, and above it would cover the other point"
+
+
 def test_of_more_than_24_arms_the_best_or_those_chosen_are_in_colour(tmp_path: Path) -> None:
     values = {
         f"arm{index:02d}": [1.7 + 0.01 * ((index * 7) % 30), 1.71 + 0.01 * ((index * 7) % 30)] for index in range(30)

@@ -66,11 +66,16 @@ def test_trained_arms_stop_at_the_first_look_that_decides_and_the_report_says_so
 
 
 @pytest.mark.slow
-def test_trained_arms_that_no_look_decides_go_on_to_the_last_and_stay_open(
+def test_trained_arms_that_the_first_look_leaves_open_go_on_to_the_second_and_are_decided_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = run(tmp_path, (0.003, 0.0031), (2, 3), 1e-7)
     said = capsys.readouterr().out
     assert "after look 1 of 2, 2 seeds: open: lr0.0031; going on to 3 seeds" in said
+    assert "after look 2 of 2, 3 seeds: every comparison is decided" in said
     assert state.read(directory)["studies"][0]["seeds"] == [0, 1, 2]
-    assert "After look 2 of 2, 3 seeds, open: lr0.0031." in page(directory)
+    (study,) = read(directory).studies
+    (one,) = comparisons(study)
+    print(one.difference.mean, one.difference.low, one.difference.high)
+    assert one.verdict == RESOLVED and one.better and one.level == pytest.approx(0.05 * 3 / 4)
+    assert "After look 2 of 2, 3 seeds, every comparison of losses is resolved or smaller than that." in page(directory)
