@@ -15,7 +15,7 @@ The model (pre-norm, decoder-only; RMSNorm, RoPE, grouped-query attention, SwiGL
     logits = norm(x) E^T
 
 Training: AdamW (decoupled weight decay on matrices alone), gradients clipped at a global norm, and a learning rate that
-warms up and then falls as a cosine (`training/step/optimizer.py`, `training/loop/schedule.py`).
+warms up and then falls as a cosine (`training/step/optimizer.py`, `training/step/schedule.py`).
 """
 
 from typing import Any, NamedTuple

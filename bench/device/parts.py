@@ -260,7 +260,7 @@ def packs(tiny: bool) -> dict[str, Any]:
         rates = np.stack([optimizer.rates(config.optimizer, 1e-3)] * size)
         decays = np.full(size, config.optimizer.weight_decay, np.float32)
         keys, active = jax.random.split(jax.random.key(0), size), np.ones(size, bool)
-        program, seconds = packed.step(config), []
+        program, seconds = packed.jitted(config), []
         for _ in range(STEPS):
             began = time.perf_counter()
             state, losses, _ = program(state, batch, rates, decays, keys, active)

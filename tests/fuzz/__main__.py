@@ -79,15 +79,12 @@ def commands(run: Path) -> dict[str, Callable[[list[str]], int | None]]:
     from training.loop import trainer
     from training.run_directory import run as runs
 
-    def prepared(self: Any) -> dict[str, Any]:
-        finished = self._finished()
-        if finished is None:
-            self._prepare()
-            self.record.update(status="done")
-        return self.record.values if finished is None else finished
+    def prepared(run: Any) -> dict[str, Any]:
+        run.record.update(status="done")
+        return run.record.values
 
     def only_prepared(argv: list[str]) -> int | None:
-        with mock.patch.object(trainer._Training, "run", prepared):
+        with mock.patch.object(trainer, "finish", prepared):
             return train.main(argv)
 
     def expanded(argv: list[str]) -> int | None:

@@ -49,24 +49,25 @@ def together(configs, workdirs):
 
 def together_disturbed(configs, workdirs):
     """Trains a pack for real; at its step 5 run `full` finds the disk full, the directory of `moved` is moved away."""
-    from training.loop import packed
+    from training.loop import after_step, packed
 
-    original = packed._Member._spend
+    original = after_step.spend
 
-    def spend(self, tokens, seconds):
-        original(self, tokens, seconds)
-        if self.spent.steps == 5 and self.config.name == "full":
+    def spend(run, tokens, seconds):
+        original(run, tokens, seconds)
+        name, workdir = run.plan.config.name, run.plan.workdir
+        if run.state.spent.steps == 5 and name == "full":
             raise OSError(errno.ENOSPC, "No space left on device")
-        if self.spent.steps == 5 and self.config.name == "moved" and not (away := sweep_away(self.workdir)).exists():
-            while not (self.workdir / "checkpoints/4").exists():  # it is written beside the steps
+        if run.state.spent.steps == 5 and name == "moved" and not (away := sweep_away(workdir)).exists():
+            while not (workdir / "checkpoints/4").exists():  # it is written beside the steps
                 time.sleep(0.01)
-            self.workdir.rename(away)
+            workdir.rename(away)
 
-    packed._Member._spend = spend
+    after_step.spend = spend
     try:
         return counted(packed.train)(configs, workdirs)
     finally:
-        packed._Member._spend = original
+        after_step.spend = original
 
 
 def sweep_away(workdir):
@@ -83,21 +84,21 @@ def train_counted(config, workdir):
 
 def counted(train):
     """Returns a training function that notes every step of every run, as `step-N`."""
-    from training.loop import trainer
+    from training.loop import after_step
 
     def noting(configs, workdirs):
-        original = trainer._Training._stepped
+        original = after_step.count
 
-        def stepped(self, *given):
-            if self.workdir.exists():
-                note(self.workdir, f"step-{self.spent.steps + 1}")
-            original(self, *given)
+        def count(run, *given):
+            if run.plan.workdir.exists():
+                note(run.plan.workdir, f"step-{run.state.spent.steps + 1}")
+            original(run, *given)
 
-        trainer._Training._stepped = stepped
+        after_step.count = count
         try:
             return train(configs, workdirs)
         finally:
-            trainer._Training._stepped = original
+            after_step.count = original
 
     return noting
 

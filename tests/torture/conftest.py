@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.conftest import make_tiny, text
-from training.loop import trainer
+from training.loop import after_step, trainer
 
 __all__ = ["make_tiny", "text"]
 
@@ -24,15 +24,15 @@ def whole(make_tiny, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def _half(make_tiny, tmp_path_factory) -> Path:
     workdir = tmp_path_factory.mktemp("half") / "run"
-    original = trainer._Training._spend
+    original = after_step.spend
 
-    def spend(self, tokens: int, seconds: float) -> None:
-        original(self, tokens, seconds)
-        if self.spent.steps == 8:
+    def spend(run, tokens: int, seconds: float) -> None:
+        original(run, tokens, seconds)
+        if run.state.spent.steps == 8:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer._Training, "_spend", spend)
+        patch.setattr(after_step, "spend", spend)
         assert trainer.train(make_tiny(), workdir, quiet=True)["status"] == "preempted"
     return workdir
 

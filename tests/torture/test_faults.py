@@ -21,8 +21,10 @@ from tests.torture.children import _lose_device
 from tests.torture.scene import Found
 from tests.torture.test_checkpoints import flip
 from tests.training.test_trainer import trace
-from training.loop import trainer
+from training.loop import after_step, trainer
+from training.loop.metrics import MetricsLog
 from training.run_directory import record
+from training.run_directory.checkpoint import Checkpoints
 from training.run_directory.files import read_json, write_json
 from training.step import train_step
 
@@ -81,15 +83,15 @@ def test_commands_tell_a_full_disk_in_a_line_and_a_launcher_goes_on(disk, capfd)
 
 @pytest.mark.parametrize("way", ["moved", "removed"])
 def test_a_directory_that_vanishes_is_not_made_anew(make_tiny, half, whole, monkeypatch, way) -> None:
-    original, away = trainer._Training._spend, half.with_name("away")
+    original, away = after_step.spend, half.with_name("away")
 
-    def spend(self, tokens: int, seconds: float) -> None:
-        original(self, tokens, seconds)
-        if self.spent.steps == 10:
+    def spend(run, tokens: int, seconds: float) -> None:
+        original(run, tokens, seconds)
+        if run.state.spent.steps == 10:
             half.rename(away) if way == "moved" else shutil.rmtree(half)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer._Training, "_spend", spend)
+        patch.setattr(after_step, "spend", spend)
         with pytest.raises(UserError, match="vanished while training in it"):
             trainer.train(make_tiny(), half, quiet=True)
     assert not half.exists()
@@ -103,8 +105,8 @@ def test_a_checkpoint_begun_in_the_very_moment_is_not_kept(make_tiny, half, monk
         half.rename(half.with_name("away"))
         original(self, *given)
 
-    original = trainer.Checkpoints.save
-    monkeypatch.setattr(trainer.Checkpoints, "save", save)
+    original = Checkpoints.save
+    monkeypatch.setattr(Checkpoints, "save", save)
     with pytest.raises(UserError, match="vanished while training in it"):
         trainer.train(make_tiny(), half, quiet=True)
     assert not half.exists()
@@ -127,8 +129,8 @@ def test_nor_what_is_written_of_it_after_its_failure_was_told(make_tiny, half, m
         writing.start()
         raise ValueError("NOT_FOUND: what TensorStore says")
 
-    original, writing = trainer.Checkpoints.close, threading.Thread(target=late)
-    monkeypatch.setattr(trainer.Checkpoints, "close", close)
+    original, writing = Checkpoints.close, threading.Thread(target=late)
+    monkeypatch.setattr(Checkpoints, "close", close)
     with pytest.raises(UserError, match="vanished while training in it"):
         trainer.train(make_tiny(), half, quiet=True)
     writing.join()
@@ -158,7 +160,7 @@ def test_whatever_fails_first_where_a_directory_vanished_it_is_told_that_it_did(
         half.rename(half.with_name("away"))
         raise ValueError("NOT_FOUND: what TensorStore says")
 
-    monkeypatch.setattr(trainer.MetricsLog, "write", write)
+    monkeypatch.setattr(MetricsLog, "write", write)
     with pytest.raises(UserError, match="vanished while training in it"):
         trainer.train(make_tiny(), half, quiet=True)
     assert not half.exists()
@@ -177,13 +179,13 @@ def test_a_lost_device_ends_the_run_as_failed_with_the_reason(make_tiny, half, w
 
 
 def test_a_clock_that_jumps_changes_nothing_that_is_measured_in_seconds(make_tiny, half, whole, monkeypatch) -> None:
-    real, original, wrong = time.time, trainer._Training._spend, [0.0]
+    real, original, wrong = time.time, after_step.spend, [0.0]
 
-    def spend(self, tokens: int, seconds: float) -> None:
-        original(self, tokens, seconds)
-        wrong[0] = (-1) ** self.spent.steps * 86_400.0
+    def spend(run, tokens: int, seconds: float) -> None:
+        original(run, tokens, seconds)
+        wrong[0] = (-1) ** run.state.spent.steps * 86_400.0
 
-    monkeypatch.setattr(trainer._Training, "_spend", spend)
+    monkeypatch.setattr(after_step, "spend", spend)
     monkeypatch.setattr(time, "time", lambda: real() + wrong[0])
     monkeypatch.setattr(record, "now", lambda: "1999-12-31T23:59:59+00:00")
     result = trainer.train(make_tiny(), half, quiet=True)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
-from training.loop.budget import Budget, Spent
-from training.loop.schedule import BLOCK, learning_rate, shape
+from training.step.budget import Budget, Spent
+from training.step.schedule import BLOCK, learning_rate, shape
 
 
 @dataclass(frozen=True)

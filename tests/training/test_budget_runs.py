@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.training.test_trainer import stop_after, trace
-from training.loop import trainer
+from training.loop import after_step, trainer
 from training.run_directory.files import read_lines
 
 
@@ -40,9 +40,9 @@ def test_a_budget_of_seconds_goes_on_where_the_stopped_run_left_it(tiny, tmp_pat
     config = tiny(
         model__vocab_size=30, budget__kind="seconds", budget__amount=1.0, checkpoint__every_steps=0, log__every_steps=1
     )
-    spend = trainer._Training._spend
+    spend = after_step.spend
     # Every step takes a tenth of a second by the run's own clock, whatever else this machine does.
-    monkeypatch.setattr(trainer._Training, "_spend", lambda self, tokens, seconds: spend(self, tokens, 0.1))
+    monkeypatch.setattr(after_step, "spend", lambda run, tokens, seconds: spend(run, tokens, 0.1))
     with monkeypatch.context() as patch:
         stop_after(patch, 4)
         first = trainer.train(config, tmp_path, quiet=True)

@@ -16,7 +16,7 @@ from configs.rules.optimizer import KINDS
 from models import initialise
 from models.metadata import each
 from tests.models.common import as_dict, tiny
-from training.loop import packed, trainer
+from training.loop import after_step, ending, packed, trainer
 from training.run_directory.files import read_json
 from training.step import optimizer, optimizers, train_step
 
@@ -251,17 +251,15 @@ def test_a_run_lowers_the_loss_and_goes_on_exactly(make_tiny, tmp_path, monkeypa
     whole = losses(tmp_path / "whole")
     assert whole[-1] < whole[0] - 0.2, whole
 
-    original = trainer._Training._stepped
+    original = after_step.count
 
-    def stepped(self, *args: Any) -> None:
-        original(self, *args)
-        if self.spent.steps == 13:
-            self._flush()
-            self._save(None)
-            raise trainer.Preempted(15)
+    def count(run: Any, *args: Any) -> None:
+        original(run, *args)
+        if run.state.spent.steps == 13:
+            ending.stop(run, 15)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer._Training, "_stepped", stepped)
+        patch.setattr(after_step, "count", count)
         assert trainer.train(config, tmp_path / "parts", quiet=True)["status"] == "preempted"
     assert trainer.train(config, tmp_path / "parts", quiet=True)["status"] == "done"
     assert losses(tmp_path / "parts") == whole

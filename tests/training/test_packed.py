@@ -10,7 +10,7 @@ import pytest
 from configs import validate
 from configs.errors import UserError
 from tests.training.test_trainer import parameters, trace
-from training.loop import pack_compat, packed, trainer
+from training.loop import after_step, pack_compat, packed, trainer
 from training.run_directory.files import read_json
 
 RATES, DECAYS, SEEDS = (1e-2, 3e-3, 1e-2), (0.1, 0.1, 0.02), (0, 0, 7)
@@ -48,18 +48,17 @@ def compare(folder, reference):
 @pytest.fixture
 def rested(monkeypatch):
     """Holds every step to leaving, bit for bit, the state of those it does not move; returns how often each rested."""
-    original, counted = packed._Pack._step, dict[int, int]()
+    original, counted = packed.step, dict[int, int]()
 
-    def step(self, moving):
-        places = {self.places[member.workdir] for member in moving}
-        resting = sorted(set(range(self.size)) - places)
-        before = jax.tree.map(lambda x: np.array(x)[resting], self.state)
-        original(self, moving)
-        after = jax.tree.map(lambda x: np.array(x)[resting], self.state)
+    def step(pack, moving):
+        resting = [at for at, run in enumerate(pack.members) if run not in moving]
+        before = jax.tree.map(lambda x: np.array(x)[resting], pack.state)
+        original(pack, moving)
+        after = jax.tree.map(lambda x: np.array(x)[resting], pack.state)
         jax.tree.map(np.testing.assert_array_equal, after, before)
         counted.update({at: counted.get(at, 0) + 1 for at in resting})
 
-    monkeypatch.setattr(packed._Pack, "_step", step)
+    monkeypatch.setattr(packed, "step", step)
     return counted
 
 
@@ -87,15 +86,15 @@ def test_a_pack_that_is_stopped_and_one_that_lags_behind_go_on_to_the_same_trace
     configs, alone, tmp_path, monkeypatch, rested
 ):
     folders = [tmp_path / str(i) for i in range(len(SEEDS))]
-    original = packed._Member._spend
+    original = after_step.spend
 
-    def spend(self, tokens, seconds):
-        original(self, tokens, seconds)
-        if self.spent.steps == 7 and self.workdir == folders[-1]:
+    def spend(run, tokens, seconds):
+        original(run, tokens, seconds)
+        if run.state.spent.steps == 7 and run.plan.workdir == folders[-1]:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(packed._Member, "_spend", spend)
+        patch.setattr(after_step, "spend", spend)
         stopped = packed.train(configs(), folders, quiet=True)
     assert [result["status"] for result in stopped] == ["preempted"] * 3
     # As if the process had been killed before the second run wrote its last checkpoint.
@@ -124,14 +123,14 @@ def test_a_run_that_diverges_ends_and_the_others_go_on(configs, alone, tmp_path,
 
 def test_a_run_whose_directory_vanishes_says_so_and_the_others_go_on(configs, alone, tmp_path, monkeypatch):
     folders = [tmp_path / str(i) for i in range(len(SEEDS))]
-    original = packed._Member._spend
+    original = after_step.spend
 
-    def spend(self, tokens, seconds):
-        original(self, tokens, seconds)
-        if self.spent.steps == 5 and self.workdir == folders[1]:
+    def spend(run, tokens, seconds):
+        original(run, tokens, seconds)
+        if run.state.spent.steps == 5 and run.plan.workdir == folders[1]:
             folders[1].rename(tmp_path / "elsewhere")
 
-    monkeypatch.setattr(packed._Member, "_spend", spend)
+    monkeypatch.setattr(after_step, "spend", spend)
     results = packed.train(configs(), folders, quiet=True)
     assert [result["status"] for result in results] == ["done", "failed", "done"]
     assert results[1]["error"].startswith(f"{folders[1]}: vanished while training in it")

@@ -15,7 +15,7 @@ import pytest
 
 from configs import cli, fields
 from configs.errors import UserError
-from training.loop import trainer
+from training.loop import after_step, trainer
 from training.run_directory import run as runs
 from training.run_directory.checkpoint import Checkpoints, flat
 from training.run_directory.files import read_json, read_lines
@@ -40,14 +40,14 @@ def first(make_tiny, tmp_path_factory) -> Path:
 
 def stop_after(monkeypatch, step: int, number: int = signal.SIGTERM) -> None:
     """Sends this process a signal right after a step, as a scheduler would."""
-    original = trainer._Training._spend
+    original = after_step.spend
 
-    def spend(self, tokens: int, seconds: float) -> None:
-        original(self, tokens, seconds)
-        if self.spent.steps == step:
+    def spend(run, tokens: int, seconds: float) -> None:
+        original(run, tokens, seconds)
+        if run.state.spent.steps == step:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(trainer._Training, "_spend", spend)
+    monkeypatch.setattr(after_step, "spend", spend)
 
 
 def test_a_run_directory_holds_what_the_contract_says(tiny, tmp_path) -> None:

@@ -22,10 +22,11 @@ from models import initialise
 from sweeps.spec import expand
 from tests.models.common import close, numpy_logits
 from tests.models.common import run as call
-from training.loop import schedule, trainer
-from training.loop.budget import Budget
+from training.loop import trainer
 from training.run_directory import run as runs
 from training.run_directory.files import read_json, read_lines
+from training.step import schedule
+from training.step.budget import Budget
 from training.step.rng import root_key
 
 SHARE = 0.9  # of the text that trains

@@ -6,12 +6,12 @@ run.json. A run that diverges is no longer updated, the others go on; runs that 
 one that is furthest behind.
 """
 
-import dataclasses
 import functools
 import json
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,9 @@ from ml_collections import ConfigDict
 
 from configs import fields, validate
 from configs.errors import UserError
-from training.loop import pack_compat
-from training.loop.trainer import Preempted, _Training
-from training.loop.watch import Diverged
+from training.loop import after_step, ending, pack_compat, prepare, start
+from training.loop.state import Run, Stretch
 from training.run_directory.run_lock import exclusive, stop_signals
-from training.runtime import failures
 from training.runtime.compilation import enable_cache
 from training.step import optimizer, train_step
 from training.step.rng import root_key
@@ -55,18 +53,20 @@ def train(
         raise UserError("runs of one program may differ in seed, learning rate and weight decay alone (0 or not)")
     enable_cache()
     with ExitStack() as held:
-        members = []
+        ready = []
         for config, given in zip(configs, workdirs, strict=True):
             workdir = Path(given).absolute()
             workdir.mkdir(parents=True, exist_ok=True)
             held.enter_context(exclusive(workdir))
-            members.append(_Member(config, workdir, quiet, None))
-        return _Pack(members).run()
+            ready.append((config, workdir))
+        prepared = [prepare.ready(config, workdir, quiet=quiet) for config, workdir in ready]
+        together([run for run in prepared if isinstance(run, Run)])
+        return [run.record.values if isinstance(run, Run) else run for run in prepared]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Part:
-    """A run's number of those that a step gave for all of them, read when it is asked for."""
+    """A run's number of those that a step returned for all of them, read when it is asked for."""
 
     values: Array
     index: int
@@ -75,164 +75,148 @@ class _Part:
         return float(np.asarray(self.values)[self.index])
 
 
-class _Member(_Training):
-    """One run of a pack: its parameters and optimizer state are a slice of the pack's."""
+@dataclass
+class Pack:
+    """Runs that take their steps together.
 
-    slices: Callable[[], tuple[Any, Any]] | None = None
-    _params: Any = None
-    _opt_state: Any = None
+    Attributes:
+        members: by their place in the state.
+        live: those of them that still train.
+        state: (parameters, optimizer state) of all, with a leading axis of runs.
+        keys: each one's root key.
+    """
 
-    @property
-    def params(self) -> Any:
-        """The run's own parameters."""
-        return self._params if self.slices is None else self.slices()[0]
+    members: list[Run]
+    live: list[Run]
+    state: Any
+    keys: list[Array]
 
-    @params.setter
-    def params(self, value: Any) -> None:
-        self._params = value
 
-    @property
-    def opt_state(self) -> Any:
-        """The run's own optimizer state."""
-        return self._opt_state if self.slices is None else self.slices()[1]
+def together(runs: Sequence[Run]) -> None:
+    """Trains prepared runs to their ends; each one's run.json says how it ended."""
+    live = list(runs)
+    for run in runs:
+        _attempt(live, run, functools.partial(start.begin, run))
+    if not live:
+        return
+    pack = _packed(live)
+    try:
+        with stop_signals() as caught:
+            loop(pack, caught)
+    except Exception as error:
+        for run in pack.live:
+            ending.end_by(run, error)
+        raise
 
-    @opt_state.setter
-    def opt_state(self, value: Any) -> None:
-        self._opt_state = value
 
-    def begin(self) -> None:
-        """Makes or restores the run's state."""
-        self._start()
-        self.key = root_key(self.config.seed)
-        self.window, self.clocked = (time.perf_counter(), 0), False
+def _packed(runs: list[Run]) -> Pack:
+    """Moves the state of runs that have begun into a pack."""
+    state = _stacked([(run.state.params, run.state.opt_state) for run in runs])
+    names = [run.plan.workdir.parent.name + "/" + run.plan.workdir.name for run in runs]
+    for run in runs:
+        run.state.params = run.state.opt_state = None
+        run.record.update(packed_with=[name for name in names if not str(run.plan.workdir).endswith(name)])
+        run.stretch = Stretch()
+    return Pack(runs, list(runs), state, [root_key(run.plan.config.seed) for run in runs])
 
-    def stop(self, number: int) -> None:
-        """Saves the run.
 
-        Raises:
-            Preempted: always.
-        """
-        self._flush()
-        self._save(self.val_loss)
-        raise Preempted(number)
+def _attempt(live: list[Run], run: Run, act: Callable[[], Any]) -> None:
+    """Does something for one run; where that ends the run, the others continue."""
+    try:
+        act()
+    except Exception as error:
+        live.remove(run)
+        ending.end_by(run, error)
 
-    def over(self, error: BaseException) -> None:
-        """Records how the run ended, but for its success."""
-        if isinstance(error, Diverged | Preempted):
-            self._end("diverged" if isinstance(error, Diverged) else "preempted", str(error))
+
+@contextmanager
+def _own_state(pack: Pack, run: Run) -> Iterator[None]:
+    """Gives a run its slice of the pack's state, for what reads or saves it between steps."""
+    run.state.params, run.state.opt_state = _sliced(pack.state, pack.members.index(run))
+    try:
+        yield
+    finally:
+        run.state.params = run.state.opt_state = None
+
+
+def _done(pack: Pack, run: Run) -> None:
+    pack.live.remove(run)
+    with suppress(UserError):  # run.json says that it failed while it ended
+        ending.end(run, "done", None)
+
+
+def loop(pack: Pack, caught: list[int]) -> None:
+    """Steps until every run's budget is spent, or a signal stops them."""
+    for run in [run for run in pack.live if run.plan.budget.finished(run.state.spent)]:
+        _done(pack, run)
+    while pack.live:
+        if caught:
+            for run in list(pack.live):
+                _attempt(pack.live, run, functools.partial(_stop, pack, run, caught[0]))
             return
-        message = self.place.failure(error) or failures.named(error)
-        self._end("failed", message)
-        self.record.values |= {"status": "failed", "error": message}  # nothing is written where the directory has gone
+        at = min(run.state.spent.steps for run in pack.live)
+        step(pack, [run for run in pack.live if run.state.spent.steps == at])
 
 
-class _Pack:
-    """One call of `train`: the runs, and their state as one tree with a leading axis of runs."""
+def _stop(pack: Pack, run: Run, number: int) -> None:
+    with _own_state(pack, run):
+        ending.stop(run, number)
 
-    def __init__(self, members: Sequence[_Member]) -> None:
-        self.members, self.live = list(members), list[_Member]()
 
-    def run(self) -> list[dict[str, Any]]:
-        """Prepares, trains, and records how each run ended."""
-        finished = {}
-        for member in self.members:
-            if (done := member._ready()) is not None:
-                finished[member.workdir] = done
-            else:
-                self.live.append(member)
-        for member in list(self.live):
-            self._try(member, member.begin)
-        if self.live:
-            self._together()
-        return [finished.get(member.workdir) or member.record.values for member in self.members]
+def step(pack: Pack, moving: list[Run]) -> None:
+    """Takes one step of the runs that are furthest behind; the others' slices stay as they are."""
+    update, size = moving[0].state.spent.steps + 1, len(pack.members)
+    places = {pack.members.index(run): run for run in moving}
+    batches = {at: next(run.stream) for at, run in places.items()}
+    rates = {at: run.plan.rate(update, run.plan.budget.progress(run.state.spent)) for at, run in places.items()}
+    # A run that does not move is given what another one is, and what comes of it is thrown away.
+    some = next(iter(places))
+    filled = [at if at in places else some for at in range(size)]
+    first = batches[some]
+    batch = {name: np.stack([batches[at][name] for at in filled]) for name in first}
+    program = _program(pack, moving, batch)
+    began = time.perf_counter()
+    optimizers = [pack.members[at].plan.config.optimizer for at in filled]
+    pack.state, losses, norms = program(
+        pack.state,
+        batch,
+        np.stack([optimizer.rates(own, rates[at]) for own, at in zip(optimizers, filled, strict=True)]),
+        np.asarray([own.weight_decay for own in optimizers], np.float32),
+        jnp.stack([jax.random.fold_in(pack.keys[at], update) for at in filled]),
+        np.asarray([at in places for at in range(size)]),
+    )
+    seconds = (time.perf_counter() - began) / len(moving)
+    for at, run in places.items():
+        given = (_Part(losses, at), _Part(norms, at), rates[at], first["tokens"].shape, seconds)
+        _attempt(pack.live, run, functools.partial(_stepped, pack, run, *given))
+        if run in pack.live and run.plan.budget.finished(run.state.spent):
+            _done(pack, run)
 
-    def _together(self) -> None:
-        self.places = {member.workdir: index for index, member in enumerate(self.live)}
-        self.size = len(self.live)
-        self.state = _stacked([(member._params, member._opt_state) for member in self.live])
-        for member in self.live:
-            member.slices = functools.partial(self._slice, self.places[member.workdir])
-            member._params = member._opt_state = None
-            members = [other.workdir.parent.name + "/" + other.workdir.name for other in self.live]
-            member.record.update(packed_with=[name for name in members if not str(member.workdir).endswith(name)])
-        try:
-            with stop_signals() as caught:
-                self._loop(caught)
-        except Exception as error:
-            for member in self.live:
-                member.over(error)
-            raise
 
-    def _slice(self, index: int) -> Any:
-        return _sliced(self.state, index)
+def _stepped(pack: Pack, run: Run, loss: Any, norm: Any, rate: float, shape: tuple[int, int], seconds: float) -> None:
+    after_step.count(run, loss, norm, shape, seconds)
+    now = after_step.due(run)
+    if any(now):
+        with _own_state(pack, run):
+            after_step.follow_up(run, now, rate, norm, shape[1])
 
-    def _try(self, member: _Member, act: Callable[[], Any]) -> None:
-        """Does something for one run; where that ends the run, the others go on."""
-        try:
-            act()
-        except Exception as error:
-            self.live.remove(member)
-            member.over(error)
 
-    def _loop(self, caught: list[int]) -> None:
-        for member in [member for member in self.live if member.budget.finished(member.spent)]:
-            self._done(member)
-        while self.live:
-            if caught:
-                for member in list(self.live):
-                    self._try(member, functools.partial(member.stop, caught[0]))
-                return
-            at = min(member.spent.steps for member in self.live)
-            self._step([member for member in self.live if member.spent.steps == at])
-
-    def _step(self, moving: list[_Member]) -> None:
-        """Takes one step of the runs that are furthest behind; the others' slices stay as they are."""
-        update = moving[0].spent.steps + 1
-        taken = {self.places[member.workdir]: (member, next(member.stream)) for member in moving}
-        rates = {at: member.rate(update, member.budget.progress(member.spent)) for at, (member, _) in taken.items()}
-        # A run that does not move is given what another one is, and what comes of it is thrown away.
-        some = next(iter(taken))
-        filled = [at if at in taken else some for at in range(self.size)]
-        first = taken[some][1]
-        batch = {name: np.stack([taken[at][1][name] for at in filled]) for name in first}
-        program = self._program(moving, batch)
-        began = time.perf_counter()
-        self.state, losses, norms = program(
-            self.state,
-            batch,
-            np.stack([optimizer.rates(taken[at][0].config.optimizer, rates[at]) for at in filled]),
-            np.asarray([taken[at][0].config.optimizer.weight_decay for at in filled], np.float32),
-            jnp.stack([jax.random.fold_in(taken[at][0].key, update) for at in filled]),
-            np.asarray([at in taken for at in range(self.size)]),
-        )
-        seconds = (time.perf_counter() - began) / len(moving)
-        for at, (member, _) in taken.items():
-            given = (_Part(losses, at), _Part(norms, at), rates[at], first["tokens"].shape, seconds)
-            self._try(member, functools.partial(member._stepped, *given))
-            if member in self.live and member.budget.finished(member.spent):
-                self._done(member)
-
-    def _program(self, moving: list[_Member], stacked: dict[str, np.ndarray]) -> Any:
-        shapes = tuple((name, x.shape, str(x.dtype)) for name, x in sorted(stacked.items()))
-        start = time.perf_counter()
-        text, names = _text(moving[0].config), (self.size, shapes)
-        if (text, names) in _COMPILED:
-            return _COMPILED[text, names]
-        decays = jax.ShapeDtypeStruct((self.size,), jnp.float32)
-        shape = optimizer.rates_shape(moving[0].config.optimizer)
-        rates = jax.ShapeDtypeStruct((self.size, *shape), jnp.float32)
-        keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), self.size))
-        flags = jax.ShapeDtypeStruct((self.size,), jnp.bool_)
-        lowered = step(moving[0].config).lower(self.state, stacked, rates, decays, keys, flags)
-        _COMPILED[text, names] = lowered.compile()
-        for member in moving:
-            member.compile_seconds += (time.perf_counter() - start) / len(moving)
-            member._drop_window()
-        return _COMPILED[text, names]
-
-    def _done(self, member: _Member) -> None:
-        self.live.remove(member)
-        member._end("done", None)
+def _program(pack: Pack, moving: list[Run], stacked: dict[str, np.ndarray]) -> Any:
+    """Returns the compiled step of a pack, for a stacked batch."""
+    shapes = tuple((name, x.shape, str(x.dtype)) for name, x in sorted(stacked.items()))
+    began, config, size = time.perf_counter(), moving[0].plan.config, len(pack.members)
+    key = (_text(config), (size, shapes))
+    if key in _COMPILED:
+        return _COMPILED[key]
+    decays = jax.ShapeDtypeStruct((size,), jnp.float32)
+    rates = jax.ShapeDtypeStruct((size, *optimizer.rates_shape(config.optimizer)), jnp.float32)
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), size))
+    flags = jax.ShapeDtypeStruct((size,), jnp.bool_)
+    _COMPILED[key] = jitted(config).lower(pack.state, stacked, rates, decays, keys, flags).compile()
+    for run in moving:
+        run.state.compile_seconds += (time.perf_counter() - began) / len(moving)
+        run.stretch = Stretch()
+    return _COMPILED[key]
 
 
 _COMPILED: dict[tuple[str, Any], Any] = {}
@@ -243,7 +227,7 @@ def _text(config: ConfigDict) -> str:
     return json.dumps(fields.program_values(config, packed=True), sort_keys=True)
 
 
-def step(config: ConfigDict) -> Any:
+def jitted(config: ConfigDict) -> Any:
     """Returns the jitted step of a pack of runs of one config.
 
     It takes ((params, opt_state), batch, rates, decays, keys, active), each with one more leading axis for the runs,

@@ -18,12 +18,11 @@ from ml_collections import ConfigDict
 from configs import fields
 from configs.errors import ConfigError
 from configs.rules import branches as rules
-from training.loop import schedule
-from training.loop.budget import Budget
 from training.run_directory import run as runs
 from training.run_directory.checkpoint import Checkpoints, saved
 from training.run_directory.files import read_json, read_lines, write_text
-from training.step import train_step
+from training.step import schedule, train_step
+from training.step.budget import Budget
 
 # Fields in which a branch may differ from the run it leaves: what is beside a run, and what only its own decay reads.
 OWN = tuple(

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from training.loop.budget import Budget
+from training.step.budget import Budget
 
 UNITS = 1_000_000  # a budget whose steps are not known beforehand is divided into this many
 BLOCK = 1024  # updates whose rates are worked out at once
