@@ -152,6 +152,7 @@ def _record(plan: Plan, history: History, *, branching: bool) -> records.Record:
     if known not in (None, fingerprint["fingerprint"]):
         raise UserError(f"{workdir}: was trained on other data (fingerprint {known} there)")
     record = records.Record(workdir, records.describe(config, fingerprint, plan.mesh), writes=plan.main)
+    _refuse_other_count(config, workdir, history, record)
     if history.record:
         record.values |= _continued(config, history, resumed=bool(saved(workdir)))
     if plan.main:
@@ -160,6 +161,18 @@ def _record(plan: Plan, history: History, *, branching: bool) -> records.Record:
             plan.tokenizer.save(workdir / "tokenizer")
     record.update()
     return record
+
+
+def _refuse_other_count(config: ConfigDict, workdir: Path, history: History, record: records.Record) -> None:
+    """Refuses to resume a budget in FLOPs where an earlier version counted them otherwise: it would be other steps."""
+    here, there = record.values["flops_per_token"], history.record.get("flops_per_token")
+    if config.budget.kind != "flops" or not saved(workdir) or not isinstance(there, dict):
+        return
+    if there.get("value") != here["value"]:
+        raise UserError(
+            f"{workdir}: began with {there.get('value')} FLOPs a token ({there.get('formula')}), {here['value']} here "
+            f"({here['formula']}): budget.kind = 'flops' is another number of steps; use another --workdir"
+        )
 
 
 def _continued(config: ConfigDict, history: History, *, resumed: bool) -> dict[str, Any]:
