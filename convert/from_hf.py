@@ -19,12 +19,13 @@ from ml_collections import ConfigDict
 
 from configs import base, cli
 from configs.errors import UserError, nearest
-from convert import files, options, tensors
+from convert import options
 from convert.families import FAMILIES, Family
 from convert.families.family import resolved
-from convert.keys import Keys, Ours
+from convert.hf import files, tensors
+from convert.hf.keys import Keys, Ours
+from convert.hf.tensors import QKV
 from convert.options import FREE
-from convert.tensors import QKV
 from convert.writing import refuse_existing, write_run
 from data import tokenizers
 from models import initial

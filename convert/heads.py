@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 
 from configs.errors import UserError
 from configs.rules.attention import outputs
+from convert.hf.tensors import PARTS, Params, fuse, split
 from convert.options import POOLS
-from convert.tensors import PARTS, Params, fuse, split
 from models.declared import attention, positions, switches
 from models.declared.model import parameters
 from models.declared.parameter import KV, QUERY, Parameter

@@ -26,7 +26,7 @@ from configs.rules.positions import SCALED, SCALINGS, kinds_of
 from configs.schema.allowed import either
 from convert import heads as of_heads
 from convert import options
-from convert.tensors import Params
+from convert.hf.tensors import Params
 from convert.writing import refuse_existing, write_run
 from training.run_directory import run as runs
 from training.run_directory.checkpoint import flat

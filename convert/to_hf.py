@@ -18,11 +18,12 @@ from ml_collections import ConfigDict
 
 from configs import cli, fields
 from configs.errors import ConfigError, UserError, nearest
-from convert import files, options, tensors
+from convert import options
 from convert.families import FAMILIES, Family
 from convert.families.family import resolved
-from convert.keys import Keys, Theirs
-from convert.pairing import to_half
+from convert.hf import files, tensors
+from convert.hf.keys import Keys, Theirs
+from convert.hf.pairing import to_half
 from convert.writing import refuse_existing, whole_folder
 from data import tokenizers
 from models import pattern

@@ -33,7 +33,7 @@ from configs.errors import UserError, nearest
 from eval import options
 from eval.progress import Quiet, Reporter
 from eval.quality.scoring import LOGITS
-from models import decode
+from models.decoding import decode
 from models.initial import seed_key
 from training.run_directory import files
 from training.run_directory import run as runs

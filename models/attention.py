@@ -15,7 +15,7 @@ from configs.rules.attention import turning_dim
 from models import kernels
 from models.declared.attention import kind_of, weighting_of
 from models.declared.parameter import Parameters, under
-from models.kv_cache import Entry, Placement, Track
+from models.decoding.kv_cache import Entry, Placement, Track
 from models.layers import Initializer, Linear, Norm
 from models.positions import Scheme, sequence_lengths, temperature_of
 from models.switches.exclusive import exclusive

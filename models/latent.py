@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from models.attention import Core, KeyValues, Rows
 from models.declared.parameter import Parameters, under
-from models.kv_cache import Entry, Track
+from models.decoding.kv_cache import Entry, Track
 from models.layers import Initializer, Linear, Norm
 from models.positions import Scheme
 

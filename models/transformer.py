@@ -28,9 +28,9 @@ from models import axes, pattern, positions
 from models.attention import Attention, KeyValues, Rows
 from models.declared.model import layers_of, parameters
 from models.declared.parameter import Parameters, under
+from models.decoding.kv_cache import Entry, KVCache, Layout
 from models.differential import DifferentialAttention
 from models.kernels.block import SAVED
-from models.kv_cache import Entry, KVCache, Layout
 from models.latent import LatentAttention
 from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, hidden_share, matmul, soft_cap
 from models.platform import current

@@ -30,7 +30,7 @@ from training.runtime import startup
 
 if TYPE_CHECKING:  # it starts JAX, which --help should not
     from sweeps.plans.programs import Program
-    from training.runtime.chips import Chip
+    from training.devices.chips import Chip
 
 SCHEMA = 2
 PROGRAMS = ("train_step", "decode")

@@ -18,8 +18,8 @@ from sweeps.spec import expand
 from sweeps.store import state
 from tests.sweeps.test_launch import FAKES, sweep_of
 from tests.test_mistakes import config_file, refused
+from training.devices import chips, memory
 from training.loop import trainer
-from training.runtime import chips, memory
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 

@@ -15,7 +15,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from configs import base, validate
-from models import decode, initialise
+from models import initialise
+from models.decoding import decode
 from training.runtime import compilation
 from training.step import train_step
 

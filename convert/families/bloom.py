@@ -1,9 +1,9 @@
 """BLOOM: ALiBi, a LayerNorm on the embedding, q, k, v of each head side by side."""
 
 from convert.families.family import Family
-from convert.keys import Always, HeadDim, Only, Same
-from convert.lengths import Length
-from convert.tensors import BY_HEAD, COLUMNS, PARTS, Tensor, linear, norm
+from convert.hf.keys import Always, HeadDim, Only, Same
+from convert.hf.lengths import Length
+from convert.hf.tensors import BY_HEAD, COLUMNS, PARTS, Tensor, linear, norm
 
 BLOOM = Family(
     name="bloom",

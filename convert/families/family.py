@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 
 from configs import base, cli, validate
 from configs.errors import ConfigError
-from convert.keys import Keys, Ours, Pair, Theirs
-from convert.tensors import Params, Shape, Shapes, Tensor
+from convert.hf.keys import Keys, Ours, Pair, Theirs
+from convert.hf.tensors import Params, Shape, Shapes, Tensor
 
 LISTED = 6  # names told of each kind of mismatch
 

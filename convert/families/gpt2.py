@@ -2,9 +2,9 @@
 
 from convert.families.family import Family
 from convert.families.gpt_neox import ACTIVATIONS
-from convert.keys import Always, Choice, HeadDim, Only, Same
-from convert.lengths import TableLength
-from convert.tensors import COLUMNS, PARTS, Tensor, linear, norm
+from convert.hf.keys import Always, Choice, HeadDim, Only, Same
+from convert.hf.lengths import TableLength
+from convert.hf.tensors import COLUMNS, PARTS, Tensor, linear, norm
 
 NEW_FIRST = {"gelu_new": "gelu", **ACTIVATIONS}
 

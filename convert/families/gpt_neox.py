@@ -1,10 +1,10 @@
 """GPT-NeoX (and Pythia): LayerNorm, partial rotary, q, k, v of each head side by side, parallel or serial residual."""
 
 from convert.families.family import Family
-from convert.keys import Always, Choice, HeadDim, Only, Same
-from convert.lengths import Length
-from convert.rope import Rope
-from convert.tensors import BY_HEAD, COLUMNS, PARTS, Tensor, linear, norm
+from convert.hf.keys import Always, Choice, HeadDim, Only, Same
+from convert.hf.lengths import Length
+from convert.hf.rope import Rope
+from convert.hf.tensors import BY_HEAD, COLUMNS, PARTS, Tensor, linear, norm
 
 # transformers' names of activations without a gate.
 ACTIVATIONS = {

@@ -4,11 +4,11 @@ They differ in biases, windows, norms and defaults.
 """
 
 from convert.families.family import Family
-from convert.keys import Always, Choice, HeadDim, Only, Pair, Same
-from convert.layers import NopeLayers, OneWindow, SomeWindows, from_layer, without_rope
-from convert.lengths import Length
-from convert.rope import Rope
-from convert.tensors import COLUMNS, PARTS, Tensor, linear, norm
+from convert.hf.keys import Always, Choice, HeadDim, Only, Pair, Same
+from convert.hf.layers import NopeLayers, OneWindow, SomeWindows, from_layer, without_rope
+from convert.hf.lengths import Length
+from convert.hf.rope import Rope
+from convert.hf.tensors import COLUMNS, PARTS, Tensor, linear, norm
 
 QKV_BIAS, OUT_BIAS = "model.attention.qkv_bias", "model.attention.out_bias"
 GATED = {"silu": "swiglu", "swish": "swiglu"}

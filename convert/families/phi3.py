@@ -1,9 +1,9 @@
 """Phi-3: Llama's kin with q, k, v in one matrix, gate and up in another, and LongRoPE."""
 
 from convert.families.llama import NO_WINDOW, PLAIN, biases, family, sizes
-from convert.keys import Always, HeadDim, Only
-from convert.layers import OneWindow
-from convert.rope import Rope
+from convert.hf.keys import Always, HeadDim, Only
+from convert.hf.layers import OneWindow
+from convert.hf.rope import Rope
 
 PHI3 = family(
     "phi3",

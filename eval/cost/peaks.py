@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from eval.cost.timing import compile_timed, measure
-from training.runtime.chips import chip
+from training.devices.chips import chip
 
 SIDE = 512  # of the first matrix; doubled while a product takes less than LONG
 LARGEST = 16384

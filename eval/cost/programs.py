@@ -14,10 +14,10 @@ from ml_collections import ConfigDict
 
 from configs import validate
 from configs.errors import UserError
-from models import decode
 from models.declared import positions
+from models.decoding import decode
+from models.decoding.kv_cache import KVCache
 from models.kernels import KERNELS
-from models.kv_cache import KVCache
 from training.run_directory.record import compute_dtype
 from training.step import train_step as steps
 

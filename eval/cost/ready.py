@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from eval.cost import programs
-from models.kv_cache import KVCache
+from models.decoding.kv_cache import KVCache
 from training.run_directory.run import Run
 from training.step import optimizer
 from training.step import train_step as steps

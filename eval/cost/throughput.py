@@ -12,7 +12,8 @@ from configs.errors import UserError
 from eval.cost import peaks, programs, ready
 from eval.cost.timing import compile_timed, device, measure, summary
 from eval.progress import Quiet
-from models import counting, decode
+from models import counting
+from models.decoding import decode
 from training.run_directory.record import compute_dtype
 from training.run_directory.run import Run
 from training.step import train_step as steps

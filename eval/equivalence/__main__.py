@@ -15,8 +15,9 @@ from configs.errors import UserError
 from eval import equivalence, options
 from eval import run as command
 from eval.progress import Reporter
+from training.devices import compile_only
 from training.run_directory import files
-from training.runtime import compilation, compile_only, startup
+from training.runtime import compilation, startup
 
 
 def main(argv: Sequence[str]) -> int:

@@ -11,8 +11,9 @@ from ml_collections import ConfigDict
 
 from eval.equivalence.rows import TOLERANCES, Outcome, Row, compared
 from eval.equivalence.setting import Setting
-from models import decode, initial
-from models.kv_cache import KVCache
+from models import initial
+from models.decoding import decode
+from models.decoding.kv_cache import KVCache
 from models.transformer import Transformer
 
 NO_GRADIENT = "decoding is not differentiated"

@@ -29,7 +29,7 @@ from models.attention import Rows
 from models.layers import compute_dtype
 from models.pattern import plans
 from models.platform import compiling_for
-from training.runtime import compile_only
+from training.devices import compile_only
 
 CUSTOM_CALL = re.compile(r'custom_call_target="([^"]+)"')
 NOT_KERNELS = re.compile(r"cublas|Sharding|TopK|annotate|MoveToHost|MoveToDevice|__cusolver", re.IGNORECASE)

@@ -14,7 +14,8 @@ from ml_collections import ConfigDict
 
 from configs import validate
 from configs.errors import UserError
-from models import Transformer, axes, decode
+from models import Transformer, axes
+from models.decoding import decode
 from models.positions import stretched
 from training.step import mesh as meshes
 from training.step.loss import token_losses

@@ -16,7 +16,7 @@ from sweeps.plans.table import size
 from sweeps.spec.sweep import Arm, Sweep
 from sweeps.store import state
 from sweeps.store.run_status import FINISHED
-from training.runtime import memory
+from training.devices import memory
 
 
 def check(sweep: Sweep, directory: Path, here: Machine) -> None:

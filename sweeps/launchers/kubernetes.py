@@ -17,11 +17,7 @@ from configs.documents import ordinary
 from configs.errors import UserError
 from configs.folders import own
 from sweeps.execution.worker import EVALUATE, TRAIN, Job, Outcome
-from sweeps.launchers import kubernetes_api as api
-from sweeps.launchers import kubernetes_manifest as manifests
 from sweeps.launchers.batch import LATE, POLL, SETTLED, BatchEngine, Held, digest, outcome
-from sweeps.launchers.kubernetes_api import FOLDER, ID, JOBS, WHERE, Silent
-from sweeps.launchers.kubernetes_manifest import ARRAY, MOST, SWEEP, Options, job_name, sweep_label
 from sweeps.launchers.kubernetes_pod import entry, result
 from sweeps.launchers.launcher import (
     CPUS,
@@ -37,6 +33,10 @@ from sweeps.launchers.launcher import (
     pairs,
     size,
 )
+from sweeps.launchers.queues import kubernetes_api as api
+from sweeps.launchers.queues import kubernetes_manifest as manifests
+from sweeps.launchers.queues.kubernetes_api import FOLDER, ID, JOBS, WHERE, Silent
+from sweeps.launchers.queues.kubernetes_manifest import ARRAY, MOST, SWEEP, Options, job_name, sweep_label
 from sweeps.store import jobs, state
 from sweeps.store.jobs import JobState
 from sweeps.store.run_status import now

@@ -16,7 +16,7 @@ from configs import cli
 from configs.documents import ordinary
 from configs.errors import UserError
 from sweeps.execution.worker import EVALUATE, TRAIN, Job, redirect, work
-from sweeps.launchers.kubernetes_api import JOBS, withdrawn
+from sweeps.launchers.queues.kubernetes_api import JOBS, withdrawn
 from sweeps.store import jobs
 from training.run_directory.files import write_json
 

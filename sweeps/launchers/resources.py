@@ -12,8 +12,8 @@ import psutil
 
 from configs.errors import UserError
 from sweeps.execution.worker import Place
+from training.devices.memory import memory as memory
 from training.runtime import startup
-from training.runtime.memory import memory as memory
 
 PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_rocm7_plugin", "jax_rocm60_plugin", "libtpu")
 WORKER_MEMORY = 1.5e9  # bytes a worker on the CPU needs at least

@@ -26,7 +26,6 @@ from configs.errors import UserError
 from configs.folders import private
 from sweeps.execution import multiprocess
 from sweeps.execution.worker import Job, Outcome, redirect, work
-from sweeps.launchers import squeue
 from sweeps.launchers.batch import LATE, POLL, SETTLED, BatchEngine, Held, digest, outcome
 from sweeps.launchers.launcher import (
     CPUS,
@@ -42,8 +41,9 @@ from sweeps.launchers.launcher import (
     exclusive,
     pairs,
 )
+from sweeps.launchers.queues import squeue
+from sweeps.launchers.queues.slurm_options import MOST, Options, parameters, variables
 from sweeps.launchers.resources import THREADS
-from sweeps.launchers.slurm_options import MOST, Options, parameters, variables
 from sweeps.store import jobs, run_status, state
 from sweeps.store.run_status import now
 from training.run_directory.files import own, write_json

@@ -19,8 +19,8 @@ from models.platform import compiling_for
 from sweeps.plans import hlo
 from sweeps.plans.roofline import Roofline
 from sweeps.plans.targets import LOCAL, Target, refusal
-from training.runtime import compile_only
-from training.runtime.compile_only import compile_lowered, too_large
+from training.devices import compile_only
+from training.devices.compile_only import compile_lowered, too_large
 from training.step import train_step as steps
 from training.step.mesh import mesh_of
 

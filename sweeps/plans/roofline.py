@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from training.runtime.chips import Chip
+from training.devices.chips import Chip
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from typing import Any
 
 from configs.errors import ConfigError, UserError
 from sweeps.launchers import resources
-from training.runtime import compile_only
-from training.runtime.chips import Chip, chip
+from training.devices import compile_only
+from training.devices.chips import Chip, chip
 
 LOCAL = ("cpu", "gpu")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import filelock
 import pytest
 
-from sweeps.launchers import squeue
+from sweeps.launchers.queues import squeue
 
 SCRIPT = Path(__file__).with_name("slurm.sh")
 

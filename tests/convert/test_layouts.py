@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from convert.tensors import BY_HEAD, COLUMNS, ROWS, fuse, split
+from convert.hf.tensors import BY_HEAD, COLUMNS, ROWS, fuse, split
 
 H, K, D = 3, 4, 5
 RNG = np.random.default_rng(0)

@@ -13,10 +13,11 @@ from ml_dtypes import bfloat16
 from safetensors.numpy import load_file, save_file
 
 from configs.errors import UserError
-from convert import files, from_hf
+from convert import from_hf
 from convert.families import FAMILIES
 from convert.families.family import resolved
-from convert.keys import Keys
+from convert.hf import files
+from convert.hf.keys import Keys
 
 ORIGINAL = "original_max_position_embeddings"
 VECTORS = Path(__file__).parent / "vectors"

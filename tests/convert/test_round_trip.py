@@ -11,10 +11,10 @@ from ml_collections import ConfigDict
 
 from configs import base, cli, validate
 from configs.errors import ConfigError
-from convert import pairing, tensors
 from convert.families import FAMILIES
 from convert.families.family import resolved
-from convert.keys import Keys
+from convert.hf import pairing, tensors
+from convert.hf.keys import Keys
 from convert.to_hf import choose, differences, significant
 from models import initial
 from training.run_directory.checkpoint import flat

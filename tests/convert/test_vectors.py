@@ -15,7 +15,7 @@ from configs import fields, validate
 from convert.from_hf import convert
 from convert.to_hf import export
 from eval.run import evaluate
-from models import decode
+from models.decoding import decode
 from training.run_directory import run as runs
 from training.run_directory.checkpoint import flat
 

@@ -7,8 +7,9 @@ import pytest
 from configs.errors import UserError
 from eval.cost import memory, programs, throughput
 from eval.progress import Quiet
-from models import counting, decode
-from models.kv_cache import KVCache
+from models import counting
+from models.decoding import decode
+from models.decoding.kv_cache import KVCache
 
 
 def test_throughput_is_well_formed(make):

@@ -17,9 +17,10 @@ from eval import run as command
 from eval.equivalence import __main__ as main
 from eval.equivalence import cores, decoding, layouts, programs, rows, setting, target
 from eval.progress import Quiet
-from models import attention, decode, kernels, kv_cache, positions, storage, transformer
+from models import attention, kernels, positions, transformer
+from models.decoding import decode, kv_cache, storage
 from models.kernels import masks
-from training.runtime import compile_only
+from training.devices import compile_only
 
 TINY = {
     "model.width": 16,

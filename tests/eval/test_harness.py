@@ -13,7 +13,7 @@ from scipy.special import log_softmax
 from configs.errors import UserError
 from convert.writing import write_run
 from eval import harness
-from models import decode
+from models.decoding import decode
 
 TASK = """
 task: {name}

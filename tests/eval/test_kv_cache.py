@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from configs.errors import UserError
 from eval import kv_cache
-from models.kv_cache import KVCache
+from models.decoding.kv_cache import KVCache
 from tests.drawing import configs
 
 PER_TOKEN_KIB = {  # 16 bit

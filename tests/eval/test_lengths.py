@@ -7,7 +7,7 @@ import pytest
 from eval import variants
 from eval.cost import programs
 from eval.quality import scoring
-from models import decode
+from models.decoding import decode
 from models.positions import stretched
 from training.step import train_step as steps
 

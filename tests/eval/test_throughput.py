@@ -9,7 +9,7 @@ from configs.errors import ConfigError
 from configs.validate import check
 from eval.cost import peaks, throughput
 from eval.progress import Quiet
-from training.runtime import chips
+from training.devices import chips
 
 BEST = {"dtype": "bfloat16", "flops": 1e12, "bandwidth": 1e9, "published": dataclasses.asdict(chips.CHIPS["TPU v4"])}
 

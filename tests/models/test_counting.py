@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
 from models import counting
+from models.decoding.kv_cache import KVCache
 from models.initial import abstract
-from models.kv_cache import KVCache
 from tests.drawing import configs
 from tests.models.common import as_dict, build, tiny
 

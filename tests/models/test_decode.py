@@ -10,8 +10,8 @@ from flax import nnx
 
 import models
 from configs.errors import UserError
-from models import decode
-from models.kv_cache import KVCache
+from models.decoding import decode
+from models.decoding.kv_cache import KVCache
 from tests.models.common import build, close, run, tiny, tokens
 
 ROPE = [

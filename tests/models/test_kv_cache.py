@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models import decode, kernels
-from models.kv_cache import KVCache, Layout
+from models import kernels
+from models.decoding import decode
+from models.decoding.kv_cache import KVCache, Layout
 from tests.models.common import build, close, numpy_logits, tiny, tokens
 
 WINDOWS = (3, None, 5)

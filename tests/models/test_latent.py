@@ -10,9 +10,10 @@ import pytest
 from flax import nnx
 from ml_collections import ConfigDict
 
-from models import counting, decode
+from models import counting
 from models.attention import Rows
-from models.kv_cache import KVCache
+from models.decoding import decode
+from models.decoding.kv_cache import KVCache
 from models.latent import LatentAttention
 from models.positions import build as build_scheme
 from models.positions import stretched

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.errors import UserError
-from models import decode
+from models.decoding import decode
 from tests.models.common import build, run, tiny, tokens
 
 TOKENS = 32

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models import counting, decode, pattern
+from models import counting, pattern
+from models.decoding import decode
 from models.initial import abstract
 from tests.models.common import as_dict, build, close, run, tiny, tokens
 from tests.models.test_flops import dots

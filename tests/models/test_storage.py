@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from models import storage
-from models.kv_cache import KVCache
+from models.decoding import storage
+from models.decoding.kv_cache import KVCache
 from tests.models.common import tiny
 
 SIZES = [1e-30, 1e-6, 0.02, 1.0, 300.0, 1e30]

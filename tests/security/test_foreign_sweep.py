@@ -14,8 +14,9 @@ import pytest
 from configs.errors import UserError
 from sweeps import cancel, launch, status
 from sweeps.execution import worker
-from sweeps.launchers import registry, slurm, squeue
-from sweeps.launchers.squeue import job_state
+from sweeps.launchers import registry, slurm
+from sweeps.launchers.queues import squeue
+from sweeps.launchers.queues.squeue import job_state
 from sweeps.store import jobs, run_status, state
 from sweeps.store.jobs import Record
 from tests.cluster.slurm import require

@@ -12,8 +12,9 @@ import pytest
 from configs.errors import UserError
 from sweeps.execution import driver, worker
 from sweeps.execution.driver import Functions
-from sweeps.launchers import ray, slurm, slurm_options, squeue
+from sweeps.launchers import ray, slurm
 from sweeps.launchers.local import Ended
+from sweeps.launchers.queues import slurm_options, squeue
 from sweeps.spec import expand
 from tests.sweeps import fakes
 from tests.sweeps.test_launch import CHECKOUT, FAKES, gone, run, sweep_of, until

@@ -14,9 +14,10 @@ from configs.errors import UserError
 from sweeps import cancel, launch
 from sweeps.execution.policy import Policy
 from sweeps.execution.worker import Job
-from sweeps.launchers import engines, kubernetes_api, kubernetes_manifest, registry
+from sweeps.launchers import engines, registry
 from sweeps.launchers.kubernetes import KubernetesEngine, options_of
-from sweeps.launchers.kubernetes_api import FOLDER, ID
+from sweeps.launchers.queues import kubernetes_api, kubernetes_manifest
+from sweeps.launchers.queues.kubernetes_api import FOLDER, ID
 from sweeps.store import jobs, state
 from sweeps.store.jobs import Record
 from tests.cluster.kubernetes import Cluster

@@ -20,8 +20,8 @@ from sweeps import plan
 from sweeps.plans import hlo, programs, table, targets
 from sweeps.plans.roofline import Roofline
 from sweeps.spec import expand
-from training.runtime import compile_only
-from training.runtime.chips import Chip
+from training.devices import compile_only
+from training.devices.chips import Chip
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CPU = targets.Target("cpu", "cpu", tuple(jax.devices("cpu")[:1]), 2**40)

@@ -18,7 +18,7 @@ from sweeps.launchers.resources import Machine
 from sweeps.plans import targets
 from sweeps.spec import expand
 from tests.sweeps.test_launch import FAKES
-from training.runtime import memory as machine_memory
+from training.devices import memory as machine_memory
 from training.step import train_step
 
 

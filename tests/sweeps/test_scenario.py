@@ -16,7 +16,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from sweeps.launchers import squeue
+from sweeps.launchers.queues import squeue
 from sweeps.store import jobs, state
 from tests.cluster.slurm import require
 from tests.sweeps.test_launch import CHECKOUT, until

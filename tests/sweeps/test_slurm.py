@@ -11,8 +11,9 @@ import pytest
 from configs.errors import UserError
 from sweeps import cancel, launch, status
 from sweeps.execution.policy import Policy
-from sweeps.launchers import engines, slurm_options, squeue
-from sweeps.launchers.squeue import job_state
+from sweeps.launchers import engines
+from sweeps.launchers.queues import slurm_options, squeue
+from sweeps.launchers.queues.squeue import job_state
 from sweeps.spec import expand
 from sweeps.store import jobs, state
 from sweeps.store.jobs import Record

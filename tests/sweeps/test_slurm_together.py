@@ -11,7 +11,8 @@ import pytest
 from bench.devices import losses
 from sweeps import launch
 from sweeps.execution.policy import Policy
-from sweeps.launchers import engines, slurm, slurm_options, squeue
+from sweeps.launchers import engines, slurm
+from sweeps.launchers.queues import slurm_options, squeue
 from sweeps.spec import expand
 from sweeps.store import jobs
 from tests.cluster.slurm import require

@@ -13,8 +13,9 @@ from ml_collections import ConfigDict
 from configs.errors import ConfigError
 from eval.equivalence.rows import distance, named
 from eval.equivalence.setting import acting
-from models import decode, initial, positions
+from models import initial, positions
 from models.declared import positions as positions_declared
+from models.decoding import decode
 from models.pattern import plans
 from tests.switches import cases, oracle, written
 from training.step.loss import loss_sum

@@ -18,6 +18,7 @@ from configs.errors import ConfigError, UserError
 from configs.rules import branches as longer
 from configs.rules import tasks
 from data import pipeline
+from training.devices import memory
 from training.loop.metrics import Console
 from training.loop.state import Plan, Run
 from training.run_directory import branches, inherit
@@ -26,7 +27,7 @@ from training.run_directory import run as runs
 from training.run_directory.checkpoint import saved
 from training.run_directory.files import begun, own, write_json
 from training.run_directory.run_lock import Place
-from training.runtime import distributed, memory, settings
+from training.runtime import distributed, settings
 from training.step import mesh as meshes
 
 FOLDERS = ("checkpoints", "damaged", "eval", "tensorboard", "tokenizer", "wandb")  # that are written into

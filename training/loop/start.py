@@ -3,6 +3,7 @@
 import jax
 
 from models import initialise
+from training.devices import chips
 from training.loop import trackers, validation
 from training.loop.metrics import MetricsLog, NoLog
 from training.loop.state import Run
@@ -10,7 +11,7 @@ from training.loop.watch import Watch
 from training.run_directory import branches, inherit, integrity
 from training.run_directory import record as records
 from training.run_directory.checkpoint import Checkpoints, identity
-from training.runtime import chips, distributed
+from training.runtime import distributed
 from training.step import mesh as meshes
 from training.step import train_step
 

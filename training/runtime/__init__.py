@@ -1,1 +1,1 @@
-"""The runtime: processes, compilation, devices and failures."""
+"""The runtime: processes, how JAX starts and compiles, and what fails."""

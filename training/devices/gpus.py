@@ -1,7 +1,7 @@
 """GPUs that can be compiled for without having one: their descriptions, as XLA's compiler wants them.
 
 The figures are the vendor's (architecture white papers and data sheets; sizes and clocks as the driver reports them and
-as openxla/xla's own target descriptions have them). Published peaks are in `training/runtime/chips.py`.
+as openxla/xla's own target descriptions have them). Published peaks are in `training/devices/chips.py`.
 """
 
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ from flax import nnx
 from jax import Array
 
 from configs.errors import UserError
-from models.kv_cache import KVCache
+from models.decoding.kv_cache import KVCache
 from models.metadata import each
 from models.positions import stretched
 from models.transformer import Transformer

@@ -13,7 +13,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.errors import nearest
-from convert.keys import REQUIRED, Keys, Ours, Theirs, typed
+from convert.hf.keys import REQUIRED, Keys, Ours, Theirs, typed
 
 ROPE = "model.position.rope"
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")

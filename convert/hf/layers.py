@@ -6,7 +6,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from convert.keys import Keys, Ours, Theirs, typed
+from convert.hf.keys import Keys, Ours, Theirs, typed
 from models import pattern
 
 FULL, SLIDING = "full_attention", "sliding_attention"

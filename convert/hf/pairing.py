@@ -4,7 +4,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from configs import fields
-from convert.tensors import PARTS, Params
+from convert.hf.tensors import PARTS, Params
 
 
 def to_half(params: Params, config: ConfigDict) -> tuple[Params, ConfigDict]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from configs.errors import UserError, nearest
-from training.runtime.gpus import GPUS, MOST
+from training.devices.gpus import GPUS, MOST
 
 GENERATIONS = ("v5e", "v6e", "v5p", "v4")
 SHAPE = r"(\d{1,2}(?:x\d{1,2}){1,2})"

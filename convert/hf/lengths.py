@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ml_collections import ConfigDict
 
-from convert.keys import Keys, Ours, Theirs, typed
+from convert.hf.keys import Keys, Ours, Theirs, typed
 
 STRETCHED = ("yarn", "llama3", "longrope")  # max_position_embeddings counts the stretched length, not the original
 UNSTRETCHED = ("linear", "dynamic")
@@ -14,7 +14,7 @@ UNSTRETCHED = ("linear", "dynamic")
 class Length:
     """The longest sequence a checkpoint says it serves; read as data.length.
 
-    A RoPE scaling that knows its original length sets data.length to that afterwards (`convert/rope.py`).
+    A RoPE scaling that knows its original length sets data.length to that afterwards (`convert/hf/rope.py`).
     """
 
     key: str = "max_position_embeddings"

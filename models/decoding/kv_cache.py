@@ -19,12 +19,12 @@ from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
 from models import positions as schemes
-from models import storage
 from models.declared.attention import kind_of
+from models.decoding import storage
+from models.decoding.storage import Stored
 from models.layers import compute_dtype
 from models.padding import raised
 from models.pattern import of_layer, owners, plans
-from models.storage import Stored
 
 # What one layer keeps, by name, e.g. k and v [B, G, S, K], without B and G where they are 1 (`_squeezed`). Heads stand
 # before slots, as the two products read them.

@@ -16,7 +16,7 @@ from typing import Any
 
 from configs.documents import ordinary
 from configs.errors import UserError
-from sweeps.launchers.kubernetes_manifest import ARRAY, MANAGER, NAMESPACE, SWEEP, job_name, sweep_label
+from sweeps.launchers.queues.kubernetes_manifest import ARRAY, MANAGER, NAMESPACE, SWEEP, job_name, sweep_label
 from sweeps.store.jobs import JobState, Record
 
 FOLDER = Path(".sweep") / "kubernetes"  # a folder for each Job

@@ -1,0 +1,1 @@
+"""Hugging Face checkpoints on disk: settings of config.json against our fields, tensors against our parameters."""
