@@ -7,7 +7,7 @@ model that retrieves (configs/retrieval.py) and asks it in the same way for what
 beside the local baseline, which cannot see so far.
 
 What it claims is of 250 updates at one learning rate, and its questions say so; studies/heads has rates of their own
-and two budgets. Sizes and seeds were chosen so that the claims hold for other seeds too: docs/log.md has five sets.
+and two budgets. Sizes and seeds were chosen so that the claims hold for other seeds too: docs/log.md has the sets.
 """
 
 from typing import Any

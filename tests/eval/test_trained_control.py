@@ -1,4 +1,4 @@
-"""The local baseline of a model that really retrieves: at chance for every task, where the model itself is not."""
+"""The local baseline of a model that really retrieves: at chance for every task, from four times its length on."""
 
 import dataclasses
 from pathlib import Path
@@ -7,52 +7,57 @@ import pytest
 
 from configs import cli, passkey, validate
 from configs.rules import tasks
+from data import tokenizers
 from eval.progress import Quiet
 from eval.quality import retrieval
 from train import main as train
 from training.run_directory import run as runs
 
-LENGTH = 63  # tokens that configs/passkey.py trains at
-FAR = (4, 8)
+LENGTH = 15  # tokens that the model trains at
+FAR = (4, 8, 16, 32)  # times that; not every task has rows as short as the first of them
+UNWRITABLE = {"variable_tracking"}  # in capitals, which the tokenizer lacks; tests/eval/test_control.py has it
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> runs.Run:
-    """Bare pairs and pass keys, learned within two minutes of a core."""
-    folder: Path = tmp_path_factory.mktemp("passkey")
-    train([f"--config={passkey.__file__}", f"--workdir={folder}", "--config.checkpoint.every_steps=0",
-           "--config.eval.every_steps=0", "--config.log.tensorboard=False"])  # fmt: skip
-    return runs.load(folder)
+    """Bare pairs of 15 tokens, as configs/passkey.py begins; its tokenizer writes the tasks in words."""
+    folder: Path = tmp_path_factory.mktemp("recall")
+    settings = {"data.length": LENGTH, "data.mqar.pairs": 4, "data.batch_size": 256, "data.curriculum": "()",
+                "data.weights.mqar": 1.0, "data.weights.passkey": 0.0, "budget.amount": 300,
+                "checkpoint.every_steps": 0, "eval.every_steps": 0, "log.tensorboard": False}  # fmt: skip
+    train([f"--config={passkey.__file__}", f"--workdir={folder}", "--quiet",
+           *(f"--config.{name}={value}" for name, value in settings.items())])  # fmt: skip
+    run = runs.load(folder)
+    return dataclasses.replace(run, tokenizer=tokenizers.load(run.config.data, None, run.config.model.vocab_size))
 
 
 def asked(run: runs.Run, name: str, *scalings: str) -> dict:
     """Returns eval/retrieval.json's content of one task."""
     config = run.config.copy_and_resolve_references()
+    own = tasks.RETRIEVAL[name].haystack if name in tasks.RETRIEVAL else ""
     cli.apply(config, {
         "eval.multiples": (1, *FAR), "eval.scalings": scalings, "eval.retrieval.task": name,
-        "eval.retrieval.generate": False, "eval.retrieval.depths": 3, "eval.retrieval.examples": 32,
+        "eval.retrieval.haystack": "noise" if own == "text" else "auto", "eval.retrieval.generate": False,
+        "eval.retrieval.depths": 3, "eval.retrieval.examples": 32,
     })  # fmt: skip
     return retrieval.evaluate(dataclasses.replace(run, config=validate.resolve(config)), Quiet())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ("mqar", "passkey"))
-def test_the_model_retrieves_from_far_what_its_control_cannot(trained: runs.Run, name: str) -> None:
+def test_the_model_retrieves_from_far_what_its_control_cannot(trained: runs.Run) -> None:
     """Without this, a control at chance would only say that nothing was learned."""
-    result = asked(trained, name, "yarn")
-    own = {(entry["multiple"], entry["scaling"]): entry for entry in result["by_length"]}
-    assert own[1, "trained"]["accuracy"] > 0.85
-    assert own[4, "yarn"]["accuracy"] > own[4, "yarn"]["chance"] + 0.3
-    for times in FAR:
-        local = own[times, "yarn"]["control"]
-        assert local["accuracy"] <= own[times, "yarn"]["chance"] + 0.08, (name, times, local)
+    own = {(one["multiple"], one["scaling"]): one for one in asked(trained, "mqar", "yarn")["by_length"]}
+    assert own[1, "trained"]["accuracy"] > 0.9
+    far = own[4, "yarn"]
+    print(f"mqar at {far['length']}, YaRN: {far['accuracy']:.3f}, control {far['control']['accuracy']:.3f}")
+    assert far["accuracy"] > far["chance"] + 0.3 and far["control"]["accuracy"] <= far["chance"] + 0.08
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", tasks.SYNTHETIC)
+@pytest.mark.parametrize("name", sorted(set(tasks.SYNTHETIC) - UNWRITABLE))
 def test_the_control_is_at_chance_at_four_times_the_training_length_and_beyond(trained: runs.Run, name: str) -> None:
     entries = [entry for entry in asked(trained, name)["by_length"] if entry["multiple"] in FAR]
-    measured = [entry for entry in entries if entry["control"] is not None]
+    measured = [entry for entry in entries if entry.get("control") is not None]
     assert measured, [entry.get("reason") for entry in entries]
     for entry in measured:
         assert entry["distance"]["least"] > LENGTH and entry["measures_distance"] is True
