@@ -1,4 +1,4 @@
-"""The cache folder: entries written whole or not at all, once, however many processes ask for them."""
+"""The cache folder. Entries are complete or absent, and built once, however many processes need them."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from filelock import FileLock
 from configs.errors import UserError
 
 MARKER = "complete.json"
-_VERIFIED: set[tuple[str, int]] = set()  # entries whose files this process has read whole, by their markers' times
+_VERIFIED: set[tuple[str, int]] = set()  # entries that this process has verified, with their markers' mtimes
 
 
 def root(cache_dir: str = "") -> Path:
@@ -33,37 +33,37 @@ def _user_cache() -> Path:
 
 
 def private_folder(cache_dir: str, name: str) -> Path:
-    """Returns the folder `name` of the cache, made if need be, that nobody else can write to.
+    """Returns the folder `name` of the cache, created if needed, that no other user can write to.
 
     Raises:
-        UserError: the folder cannot be made, or others could put their own data into it.
+        UserError: the folder cannot be created, or other users could write to it.
     """
     folder = root(cache_dir) / name
-    advice = "set data.cache_dir or ABLAX_CACHE to a folder of your own"
+    advice = "set data.cache_dir or ABLAX_CACHE to a private folder"
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         result = folder.stat()
     except OSError as error:
-        raise UserError(f"the cache folder {folder} cannot be made ({error.strerror}); {advice}") from error
+        raise UserError(f"the cache folder {folder} cannot be created ({error.strerror}); {advice}") from error
     if sys.platform != "win32":
         user = os.geteuid()
         if result.st_uid != user and user != 0:
             raise UserError(f"the cache folder {folder} belongs to another user; {advice}")
         if result.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise UserError(f"the cache folder {folder} is open to others' writing; {advice}, or run chmod go-w on it")
+            raise UserError(f"the cache folder {folder} is writable by others; {advice}, or run chmod go-w on it")
     return folder
 
 
 def entry(folder: Path, build: Callable[[Path], None]) -> Path:
-    """Returns the cache entry `folder`, built first if it is not there or not whole.
+    """Returns the cache entry `folder`, building it if it is missing or incomplete.
 
     `build` fills an empty folder, which is then renamed into place: readers see all of it or nothing. One process
-    builds, the others wait for it. What a killed process left behind is removed by the next, and an entry of which a
-    file is missing, cut or changed (each is read once by every process that opens the entry) is built anew.
+    builds; the others wait. The next process removes what a killed one left behind. An entry with a missing, truncated
+    or changed file is rebuilt; every process verifies each file once when it opens the entry.
 
     Raises:
-        UserError: the disk is full or not writable; whatever `build` raises.
+        UserError: the disk is full or not writable; or from `build`.
     """
     if _whole(folder):
         return folder
@@ -96,13 +96,13 @@ def _build(folder: Path, build: Callable[[Path], None]) -> None:
 
 
 def _whole(folder: Path) -> bool:
-    """Whether the entry is there with every file as it was written (full disks, clean-ups and bad disks change it)."""
+    """Whether the entry exists with every file as it was written (full disks, clean-ups and bad disks change files)."""
     marker = folder / MARKER
     try:
         written = json.loads(marker.read_text())
         known = (str(folder), marker.stat().st_mtime_ns)
         for name, about in written.items():
-            size, checksum = about if isinstance(about, list) else (about, None)  # once there were sizes alone
+            size, checksum = about if isinstance(about, list) else (about, None)  # older markers have only sizes
             if (folder / name).stat().st_size != size:
                 return _damaged(folder, name)
             if known not in _VERIFIED and checksum not in (None, _checksum(folder / name)):

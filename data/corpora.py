@@ -1,4 +1,4 @@
-"""Corpora, what a source of text gives: documents or tokens in a train and a validation split."""
+"""Corpora, opened by a source of text: documents or tokens in a train and a validation split."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from data.shards import TokenCorpus
 
-if TYPE_CHECKING:  # TFDS is imported where a corpus is opened: programs are built and measured without it
+if TYPE_CHECKING:  # TFDS is imported when a corpus is opened: building and measuring programs does not need it
     from data.tfds_sets import Texts
 
-# Raised when the same files would be prepared into something else.
+# Increased when the same files would be prepared differently.
 FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents in two splits, with what identifies them.
+    """Documents in two splits, with their identity.
 
-    `key` names the content (equal content gives an equal key on every machine); `fingerprint` holds `source`, `files`,
-    `bytes` and `sha256` of the files one after the other (for one file: what `sha256sum` prints), `documents` and
-    `text_bytes` by split, `documents_sha256` over every document's split, name and text, how it was split, how many
-    `duplicates` (left out of files, only counted in TFDS data sets) and how many empty or undecodable documents
-    (`skipped`, left out) there were, and a `listing` of the files if few. `validation_in_train` is there where a TFDS
-    data set has validation documents that are training documents too: how many.
+    `key` identifies the content (equal content has an equal key on every machine). `fingerprint` has `source`, `files`,
+    `bytes` and `sha256` of the concatenated files (for one file: what `sha256sum` prints), `documents` and `text_bytes`
+    by split, `documents_sha256` over every document's split, name and text, how the documents were split, the number of
+    `duplicates` (left out of files, only counted in TFDS data sets) and of `skipped` empty or undecodable documents
+    (left out), and a `listing` of the files if there are few. `validation_in_train` is the number of validation
+    documents that are also training documents, if any.
     """
 
     key: str
@@ -48,7 +48,7 @@ class MixedCorpus:
 
     Attributes:
         names: of the texts.
-        shares: of the rows that each gives, together 1.
+        shares: of the rows that come from each; they sum to 1.
         texts: the texts.
     """
 
@@ -61,17 +61,17 @@ class MixedCorpus:
 
     @property
     def holds_text(self) -> bool:
-        """Whether a tokenizer encodes some of it."""
+        """Whether any of it is encoded by a tokenizer."""
         return any(one.holds_text for one in self.texts)
 
     @property
     def train(self) -> Iterator[str]:
-        """The documents that train, of all texts."""
+        """The training documents of all texts."""
         return chain.from_iterable(one.train for one in self.texts if isinstance(one, Corpus))
 
     @property
     def validation(self) -> Iterator[str]:
-        """The documents that validate, of all texts."""
+        """The validation documents of all texts."""
         return chain.from_iterable(one.validation for one in self.texts if isinstance(one, Corpus))
 
 

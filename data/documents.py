@@ -1,4 +1,4 @@
-"""Documents from files: which files, how they are read, which split each document goes to."""
+"""Documents from files: selecting files, reading them, and assigning documents to splits."""
 
 import codecs
 import fnmatch
@@ -31,13 +31,13 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Document:
-    """One text with a name that is the same on every machine: the file's name, and the line in JSON lines."""
+    """A text with a name that is the same on every machine: the file's name, and for JSON lines the line."""
 
     name: str
     text: str
 
 
-# Tests, installed packages, and what differs between two builds of one Python version.
+# Tests, installed packages, and files that differ between builds of one Python version.
 LEFT_OUT_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib-dynload"}
 JSON_LINES = (".jsonl", ".ndjson")
 LEFT_OUT_FILES = ("_sysconfigdata", "sitecustomize", "usercustomize")
@@ -47,12 +47,12 @@ def stdlib_files() -> list[SourceFile]:
     """Returns the Python standard library's own sources, sorted by name.
 
     Raises:
-        UserError: this Python comes without them.
+        UserError: this Python has no library sources.
     """
     base = Path(sysconfig.get_paths()["stdlib"])
     results = []
     for folder, folders, names in os.walk(base):
-        # Not gone into, since installed packages can be ten times the library.
+        # Not searched: installed packages can be ten times the library.
         folders[:] = [name for name in folders if name not in LEFT_OUT_FOLDERS and not name.startswith("config-")]
         for name in fnmatch.filter(names, "*.py"):
             path = Path(folder, name)
@@ -66,7 +66,7 @@ def stdlib_files() -> list[SourceFile]:
 
 
 def matching_files(pattern: str, field: str = "data.path") -> list[SourceFile]:
-    """Returns the files a path or glob names (`**` goes through folders), sorted by name.
+    """Returns the files that a path or glob names (`**` matches any folders), sorted by name.
 
     Raises:
         UserError: nothing matches, or a file cannot be read.
@@ -75,10 +75,10 @@ def matching_files(pattern: str, field: str = "data.path") -> list[SourceFile]:
 
 
 def matching_paths(pattern: str, field: str = "data.path") -> list[tuple[str, Path]]:
-    """Returns (name, path) of the files a path or glob names, sorted by name; see `SourceFile`.
+    """Returns (name, path) of the files that a path or glob names, sorted by name; see `SourceFile`.
 
     Args:
-        pattern: of the files; `**` goes through folders.
+        pattern: of the files; `**` matches any folders.
         field: of the config, for messages.
 
     Raises:
@@ -91,8 +91,8 @@ def matching_paths(pattern: str, field: str = "data.path") -> list[tuple[str, Pa
     paths = [pattern] if literal else [p for p in glob.glob(pattern, recursive=True) if os.path.isfile(p)]
     if not paths:
         if os.path.isdir(pattern):
-            raise UserError(f"{field} = {pattern!r}: is a folder; name its files with a glob, as {pattern}/**/*.txt")
-        raise UserError(f"{field} = {pattern!r}: no file matches (seen from {os.getcwd()})")
+            raise UserError(f"{field} = {pattern!r}: is a folder; set a glob such as {pattern}/**/*.txt")
+        raise UserError(f"{field} = {pattern!r}: no file matches (in {os.getcwd()})")
     for path in paths:
         if not path.isascii() and not _is_utf8(path):
             raise UserError(f"{field}: matches {path!a}, whose name is not UTF-8; rename it")
@@ -102,13 +102,13 @@ def matching_paths(pattern: str, field: str = "data.path") -> list[tuple[str, Pa
 
 
 def _of_columns(folder: Path) -> list[tuple[str, Path]]:
-    """Returns (name, path) of the Parquet files of a folder, or else its Arrow files, sorted by name.
+    """Returns (name, path) of a folder's Parquet files, or else of its Arrow files, sorted by name.
 
-    Of a data set that Hugging Face `datasets` saved (`save_to_disk`) they are the files that its state.json lists, for
-    others beside them are caches.
+    For a data set saved by Hugging Face `datasets` (`save_to_disk`) these are the files listed in its state.json; other
+    files beside them are caches.
 
     Raises:
-        UserError: a state.json that does not list files of its own folder, or one of them is gone.
+        UserError: state.json does not list files of its own folder, or a listed file is missing.
     """
     if (state := folder / "state.json").is_file() and (listed := _listed(state)) is not None:
         return listed
@@ -119,7 +119,7 @@ def _of_columns(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _listed(state: Path) -> list[tuple[str, Path]] | None:
-    """Returns the files of a saved data set in their order, or None for a state.json of something else."""
+    """Returns a saved data set's files in order, or None if state.json belongs to something else."""
     values = _parsed(state.read_bytes())
     files = values.get("_data_files") if isinstance(values, dict) else None
     if not isinstance(files, list):
@@ -127,15 +127,15 @@ def _listed(state: Path) -> list[tuple[str, Path]] | None:
     names = [one.get("filename") if isinstance(one, dict) else None for one in files]
     for name in names:
         if not isinstance(name, str) or name != os.path.basename(name) or not (state.parent / name).is_file():
-            raise UserError(f"{state}: lists {name!r}, which is no file of its folder")
+            raise UserError(f"{state}: lists {name!r}, which is not a file of its folder")
     return [(name, state.parent / name) for name in names if isinstance(name, str)]
 
 
 def saved_splits(folder: str) -> dict[str, str] | None:
-    """Returns {split: folder} of what `datasets` saved as a DatasetDict; None for what is none.
+    """Returns {split: folder} of a DatasetDict saved by `datasets`; None if the folder is not one.
 
     Raises:
-        UserError: its dataset_dict.json names splits that are not there.
+        UserError: its dataset_dict.json names missing splits.
     """
     about = Path(os.path.expanduser(folder)) / "dataset_dict.json"
     if not about.is_file():
@@ -144,20 +144,20 @@ def saved_splits(folder: str) -> dict[str, str] | None:
     names = values.get("splits") if isinstance(values, dict) else None
     for name in names if isinstance(names, list) else [None]:
         if not isinstance(name, str) or name != os.path.basename(name) or not (about.parent / name).is_dir():
-            raise UserError(f"{about}: names the split {name!r}, which is no folder beside it")
+            raise UserError(f"{about}: names the split {name!r}, which is not a folder beside it")
     return {name: str(about.parent / name) for name in names or []}
 
 
 def _is_utf8(name: str) -> bool:
     try:
         name.encode()
-    except UnicodeEncodeError:  # bytes that are none are told as surrogates
+    except UnicodeEncodeError:  # undecodable bytes in a path appear as surrogates
         return False
     return True
 
 
 def _fixed_part(pattern: str) -> str:
-    """The folders before the first wildcard, so that names do not depend on where the corpus lies."""
+    """The folders before the first wildcard, so that names do not depend on the corpus's location."""
     while glob.has_magic(pattern):
         pattern = os.path.dirname(pattern)
     return pattern
@@ -173,7 +173,7 @@ def _source_file(path: Path, name: str) -> SourceFile:
 
 
 def read_python(file: SourceFile) -> Iterator[Document]:
-    """Yields a Python source file decoded as it declares (PEP 263); nothing where it cannot be decoded or is empty."""
+    """Yields a Python source file, decoded as it declares (PEP 263); nothing if it is empty or cannot be decoded."""
     content = _content(file)
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
@@ -185,12 +185,12 @@ def read_python(file: SourceFile) -> Iterator[Document]:
 
 
 def read_text(file: SourceFile, field: str) -> Iterator[Document]:
-    """Yields the documents of a file; empty ones are left out.
+    """Yields the documents of a file, without empty ones.
 
-    A Parquet or Arrow file has one a row, in the column `field`; gzip and Zstandard are read as what they hold, which
-    the file's name tells (a.jsonl.gz). A file of JSON lines (.jsonl, .ndjson, or a .json that holds them) has one a
-    line, under `field`; a .json that is an array of objects which all have `field` has one an object; any other file is
-    one document. Line ends and byte order marks stay as they are.
+    A Parquet or Arrow file has one document per row, in the column `field`. gzip and Zstandard are decompressed and
+    read by the inner name (a.jsonl.gz). JSON lines (.jsonl, .ndjson, or a .json with JSON lines) have one per line,
+    under `field`; a .json that is an array of objects which all have `field` has one per object; any other file is one
+    document. Line ends and byte order marks are kept.
 
     Raises:
         UserError: invalid UTF-8 (file and byte offset), a malformed line or a missing field (file and line).
@@ -199,9 +199,7 @@ def read_text(file: SourceFile, field: str) -> Iterator[Document]:
     if of_columns := formats.of_columns(start):
         _check_unchanged(file)
         if columns.holds_tokens(of_columns, file.path, field):
-            raise UserError(
-                f"{file.path}: column {field!r} (data.field) holds token ids, and the other files hold text"
-            )
+            raise UserError(f"{file.path}: column {field!r} (data.field) has token ids, and the other files have text")
         texts = enumerate(columns.texts(of_columns, file.path, field), 1)
         yield from (Document(f"{file.name}:{number}", text) for number, text in texts if text)
         return
@@ -228,9 +226,9 @@ def _plain_text(file: SourceFile, content: bytes, suffix: str, field: str) -> It
 
 
 def _holds_json_lines(content: bytes, field: str) -> bool:
-    """Whether a .json holds JSON lines: its first line is an object, and what follows cannot belong to it.
+    """Whether a .json has JSON lines: its first line is an object, and the rest cannot belong to it.
 
-    An object alone on one line counts where it has the field; else it is a document of JSON like any other.
+    A single object on one line counts if it has the field; otherwise it is one document of JSON.
     """
     lines = (line for line in io.BytesIO(content.removeprefix(codecs.BOM_UTF8)) if line.strip())
     first = _parsed(next(lines, b""))
@@ -238,7 +236,7 @@ def _holds_json_lines(content: bytes, field: str) -> bool:
 
 
 def _json_array(file: SourceFile, content: bytes, field: str) -> list[str]:
-    """Returns the texts of an array of objects that all have `field`; nothing where it is not one."""
+    """Returns the texts of an array of objects that all have `field`; empty if it is not one."""
     records = _parsed(content.removeprefix(codecs.BOM_UTF8))
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         return []
@@ -251,7 +249,7 @@ def _json_array(file: SourceFile, content: bytes, field: str) -> list[str]:
 
 
 def _parsed(content: bytes) -> Any:
-    """Returns a JSON value, or None where it is not one."""
+    """Returns a JSON value, or None if it is invalid."""
     try:
         return json.loads(content.decode())
     except (ValueError, RecursionError):  # UnicodeDecodeError and JSONDecodeError are ValueErrors
@@ -259,11 +257,11 @@ def _parsed(content: bytes) -> Any:
 
 
 def _check_encodes(text: str, where: str, field: str) -> None:
-    """Refuses half a surrogate pair, which JSON can spell and UTF-8 cannot."""
+    """Refuses unpaired surrogates, which JSON can express and UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"{where}: field {field!r} holds half a surrogate pair") from error
+        raise UserError(f"{where}: field {field!r} has an unpaired surrogate") from error
 
 
 def _json_lines(file: SourceFile, lines: Iterable[bytes], field: str) -> Iterator[Document]:
@@ -295,7 +293,7 @@ def _decode(content: bytes, path: Path, offset: int) -> str:
     except UnicodeDecodeError as error:
         known = unsupported.title(content) if not offset else None
         if known is not None:
-            raise UserError(f"{path}: is {known}, which is not read; see docs/data.md for what is") from error
+            raise UserError(f"{path}: is {known}, which is not supported (see docs/data.md)") from error
         raise UserError(f"{path}: is not valid UTF-8 at byte offset {offset + error.start} ({error.reason})") from error
 
 
@@ -318,9 +316,9 @@ def _refuse_change(file: SourceFile, sha256: str) -> None:
 
 
 def split_by_hash(names: Sequence[str], train_share: float) -> list[bool]:
-    """Returns for each document whether it trains, by a hash of its name, so that new files move no old one.
+    """Returns for each document whether it trains, by a hash of its name, so that adding files moves no document.
 
-    Neither side is left empty where there are two documents or more: the one nearest the threshold changes sides.
+    With two documents or more neither side is empty: the document nearest to the threshold changes sides.
     """
     places = [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64 for name in names]
     trains = [place < train_share for place in places]

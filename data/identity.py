@@ -1,4 +1,4 @@
-"""What a run read, so that a report can tell whether two runs are comparable."""
+"""The fingerprint of a run's data, by which a report can tell whether two runs are comparable."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,11 +11,11 @@ from data.tokenizers import Tokenizer
 
 
 def fingerprint(config: ConfigDict, corpus: Opened | None, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """Returns what a run read: `fingerprint` (hex, over all the rest), `source`, `files`, `bytes`, `sha256` and more.
+    """Returns the data's `fingerprint` (hex, over all the rest), `source`, `files`, `bytes`, `sha256` and more.
 
-    The same on every machine, wherever corpus and cache lie. It covers the documents and their split, the tokenizer,
-    the packing, and the weights and pairs of every stage; not lengths, batch sizes or the seed, which runs may differ
-    in and still have read the same data.
+    It is the same on every machine, wherever corpus and cache are. It covers the documents and their split, the
+    tokenizer, the packing, and the weights and pairs of every stage; not lengths, batch sizes or the seed, in which
+    runs on the same data may differ.
     """
     nothing = {"source": "synthetic", "files": 0, "bytes": 0, "sha256": ""}
     text = nothing if corpus is None else corpus.fingerprint
@@ -29,7 +29,7 @@ def fingerprint(config: ConfigDict, corpus: Opened | None, tokenizer: Tokenizer 
 
 
 def _mixtures(config: ConfigDict) -> Iterator[tuple[tuple[str, Any], ...]]:
-    """The sources of the main setting and of each stage, only what has weight, as shares."""
+    """The sources with weight above 0 of the main setting and of each stage, as shares."""
     data = config.data
     for stage in (*data.curriculum, {}):
         weights: Mapping[str, float] = {**data.weights.to_dict(), **dict(stage.get("weights", {}))}

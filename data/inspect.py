@@ -1,9 +1,9 @@
-"""Shows what a config reads: the corpus, the fingerprint, and a row of each source as the model gets it.
+"""Shows the data of a config: the corpus, the fingerprint, and a row of each source as the model receives it.
 
 python -m data.inspect --config=configs/lm.py --config.data.path='texts/**/*.txt'
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m data.inspect")
 
 import json
@@ -49,7 +49,7 @@ def _bytes_per_token(stream: streams.Stream) -> str:
     if counts is not None:
         return f"{counts[:].sum(dtype=np.int64) / len(stream):.3f} (validation)"
     if stream.bytes_per_token is None:
-        return "not known without a tokenizer (data.tokenizer)"
+        return "unknown without a tokenizer (data.tokenizer)"
     sampled = f", of {stream.sampled:,} tokens decoded" if isinstance(stream, shards.ShardStream) else ""
     return f"{stream.bytes_per_token:.3f} (validation{sampled})"
 
@@ -65,11 +65,11 @@ def _row(name: str, batch: packing.Batch, tokenizer: tokenizers.Tokenizer | None
         return shown + documents
     if name.partition("/")[0] == "text":
         return " ".join(map(str, tokens[weights > 0].tolist()))[:SHOWN]
-    # An answer is shown with what it answers: 7=>40.
+    # An answer is shown with its question: 7=>40.
     words, end = [], int(np.flatnonzero(weights)[-1]) + 1
     for place in range(end):
         if place and weights[place - 1]:
-            continue  # shown as an answer already
+            continue  # already shown as an answer
         words.append(f"{tokens[place]}" + (f"=>{targets[place]}" if weights[place] else ""))
     line = " ".join(words)
     return line if len(line) <= SHOWN else f"{line[: SHOWN // 2]} ... {line[-SHOWN // 2 :]}"

@@ -1,15 +1,15 @@
-"""Multi-query associative recall (Zoology, 2312.04927), bare: key-value pairs, then every key asked once.
+"""Multi-query associative recall (Zoology, 2312.04927) without filler: key-value pairs, then every key asked once.
 
-A row holds m pairs `key value key value ...` and then the m keys again in random order, each followed by its value.
-Keys are distinct and from the lower half of the vocabulary, values from the upper half. Only the answers are scored:
-the weight is 1 exactly where the target is one. Rows are fresh at every step; fixed ones are learned by heart.
+A row has m pairs `key value key value ...` and then the m keys again in random order, each followed by its value. Keys
+are distinct and from the lower half of the vocabulary, values from the upper half. Only answers are scored: the weight
+is 1 exactly where the target is an answer. Every step has new rows; a fixed set would be memorized.
 
-Rows shorter than the length are padded at the end. The padding comes after everything that is scored and attention is
-causal, so it changes nothing and needs no segment ids: the batch stays on the fast path.
+Shorter rows are padded at the end. The padding follows all scored tokens and attention is causal, so it has no effect
+and needs no segment ids: the batch stays on the fast path.
 
-Training and evaluation never meet, neither in their random numbers (other keys of a counter-based generator) nor in
-their rows: an order-free hash of a row's pairs sends one in eight of all possible rows to evaluation and the rest to
-training.
+Training and evaluation rows are disjoint, in their random numbers (different keys of a counter-based generator) and in
+their content: an order-free hash of a row's pairs assigns one in eight of all possible rows to evaluation and the rest
+to training.
 """
 
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ from ml_collections import ConfigDict
 from configs.errors import UserError
 from data import seeding
 
-EVALUATION_SHARE = 8  # one row in so many is held out
-ATTEMPTS = 512  # draws before giving up on finding a row of the right kind
+EVALUATION_SHARE = 8  # one row in this many is held out
+ATTEMPTS = 512  # draws per row before an error
 
 Batch = dict[str, np.ndarray]
 
@@ -41,13 +41,13 @@ def rows(
 
     Args:
         seed: the run's.
-        index: the first row's number.
+        index: of the first row.
         count: how many rows.
-        length: T, tokens a row; 4 * pairs - 1 at least.
-        pairs: most pairs a row; m is uniform in 1 .. pairs.
+        length: T, tokens per row; at least 4 * pairs - 1.
+        pairs: maximum pairs per row; m is uniform in 1 .. pairs.
         vocab_size: of keys and values together.
-        stage: of a curriculum; another stage draws other rows.
-        segments: also give `positions` and `segments` (0 on the padding), for batches with packed documents.
+        stage: of a curriculum; each stage draws different rows.
+        segments: also return `positions` and `segments` (0 on padding), for batches with packed documents.
 
     Returns:
         tokens, targets int32 and weights float32, each [count, length].
@@ -68,15 +68,15 @@ def evaluation_rows(
     """Returns held-out rows, with exactly `pairs` pairs each (`fixed`) or 1 .. pairs as in training.
 
     Returns:
-        tokens, targets, weights as `rows` does, and `depths` float32 [count, length]: where the answered pair stands
-        among the row's pairs, its index / m in [0, 1); NaN where nothing is scored.
+        tokens, targets, weights as in `rows`, and `depths` float32 [count, length]: position of the answered pair among
+            the row's pairs, its index / m in [0, 1); NaN where nothing is scored.
 
     Raises:
-        UserError: the length or the vocabulary does not hold so many pairs.
+        UserError: the length or the vocabulary is too small for this many pairs.
     """
     if 4 * pairs > length + 1 or pairs > vocab_size // 2:
         raise UserError(
-            f"{pairs} key-value pairs need a length of {4 * pairs - 1} and a vocabulary of {2 * pairs}; there are "
+            f"{pairs} key-value pairs need a length of {4 * pairs - 1} and a vocabulary of {2 * pairs}; they are "
             f"{length} and {vocab_size}"
         )
     key = seeding.philox_key(seed, seeding.MQAR_EVAL, length, pairs)
@@ -87,8 +87,8 @@ def evaluation_rows(
 def evaluation(config: ConfigDict, *, length: int, batch_size: int, rows: int) -> Iterator[Batch]:
     """Yields `rows` held-out rows in batches, for the validation loss of a run on key-value recall.
 
-    The number of pairs is drawn as in training, with the most pairs growing with the length. The last batch is filled
-    up with rows of weight 0. Rows do not depend on the batch size.
+    The number of pairs is drawn as in training; its maximum grows with the length. The last batch is padded with rows
+    of weight 0. Rows do not depend on the batch size.
     """
     data = config.data
     pairs = max(
@@ -103,21 +103,21 @@ def evaluation(config: ConfigDict, *, length: int, batch_size: int, rows: int) -
         yield {name: np.pad(batch[name], fill) for name in ("tokens", "targets", "weights")}
 
 
-# m [n]; keys and values [n, pairs], of which the first m count; asked [n, pairs], indices of pairs in the order asked.
+# m [n]; keys and values [n, pairs], of which the first m count; asked [n, pairs], indices of pairs in question order.
 _Drawn = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def _draw(key: np.ndarray, first: int, count: int, pairs: int, vocab_size: int, fixed: bool, held_out: bool) -> _Drawn:
-    """Draws each row again until it is of the kind wanted, held out or not; a row does not depend on its neighbours.
+    """Draws each row again until it is on the requested side of the split; rows do not depend on one another.
 
-    A row keeps its m, which so stays uniform.
+    A redrawn row keeps its m, so that m stays uniform.
     """
     drawn = _attempt(key, first, pairs, vocab_size, np.full(count, pairs if fixed else 0), 0)
     wrong = _held_out(*drawn[:3], vocab_size) != held_out
     for attempt in range(1, ATTEMPTS):
         if not wrong.any():
             return drawn
-        # From the first wrong row to the last: a few are drawn in vain, which costs less than one generator for each.
+        # From the first wrong row to the last: redrawing some needlessly costs less than one generator per row.
         low, high = int(np.argmax(wrong)), len(wrong) - int(np.argmax(wrong[::-1]))
         again = _attempt(key, first + low, pairs, vocab_size, drawn[0][low:high], attempt)
         for old, new in zip(drawn, again, strict=True):
@@ -130,7 +130,7 @@ def _draw(key: np.ndarray, first: int, count: int, pairs: int, vocab_size: int, 
 
 
 def _attempt(key: np.ndarray, first: int, pairs: int, vocab_size: int, m: np.ndarray, attempt: int) -> _Drawn:
-    """Draws len(m) rows with m pairs each; where m is 0 it is drawn too."""
+    """Draws len(m) rows with m pairs each; m is drawn as well where it is 0."""
     half = vocab_size // 2
     words = seeding.random_words(key, first, len(m), 1 + half + 2 * pairs, attempt)
     m = np.where(m > 0, m, 1 + (words[:, 0] % np.uint64(pairs)).astype(np.int64))
@@ -142,7 +142,7 @@ def _attempt(key: np.ndarray, first: int, pairs: int, vocab_size: int, m: np.nda
 
 
 def _held_out(m: np.ndarray, keys: np.ndarray, values: np.ndarray, vocab_size: int) -> np.ndarray:
-    """Returns whether each row belongs to evaluation: a hash of its set of pairs, in whatever order, bool [n]."""
+    """Returns whether each row belongs to evaluation: by an order-free hash of its pairs, bool [n]."""
     hashes = seeding.mix((keys * vocab_size + values).astype(np.uint64) + np.uint64(1))
     hashes[np.arange(keys.shape[1]) >= m[:, None]] = 0
     return seeding.mix(hashes.sum(axis=1, dtype=np.uint64)) % np.uint64(EVALUATION_SHARE) == 0
@@ -156,7 +156,7 @@ def _lay_out(
     answered = np.stack([np.take_along_axis(a, requested, 1) for a in (keys, values)], 2).reshape(count, 2 * pairs)
     column = np.arange(4 * pairs)
     told_end = 2 * m[:, None]
-    # In `both`, questions start at 2 * pairs; in the row they follow the last pair told.
+    # In `both`, questions start at 2 * pairs; in the row they follow the last stated pair.
     source = np.where(column < told_end, column, np.minimum(2 * pairs + column - told_end, 4 * pairs - 1))
     both = np.concatenate([message, answered], 1)
     row = np.where(column < 2 * told_end, np.take_along_axis(both, source, 1), 0)

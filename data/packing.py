@@ -3,9 +3,9 @@
 A batch is a dict of arrays [rows, length]: `tokens` and `targets` int32, `weights` float32 (0: not scored), and with
 packed documents `positions` int32 (from 0 in each piece) and `segments` int32 (0: padding, else the piece's number).
 
-Rows are numbered, and row i is a function of (seed, stage, i) alone: no state runs along, so that a run resumes at any
-row and any worker makes the same one. That is why Grain's own packing iterators, whose state is the documents read so
-far, are not used; Grain shuffles the rows here and prefetches in `pipeline`.
+Row i is a function of (seed, stage, i) alone. Without running state, a run resumes at any row and any worker makes the
+same row. Grain's own packing iterators, whose state is the documents read so far, are therefore not used; Grain
+shuffles the rows here and prefetches in `pipeline`.
 """
 
 from functools import lru_cache
@@ -22,7 +22,7 @@ Batch = dict[str, np.ndarray]
 
 
 class RowSource(Protocol):
-    """Numbered rows without end. `rows(first, count)` returns rows first .. first + count - 1 as a batch."""
+    """Infinitely many numbered rows. `rows(first, count)` returns rows first .. first + count - 1 as a batch."""
 
     def rows(self, first: int, count: int) -> Batch:
         """Returns consecutive rows."""
@@ -32,33 +32,33 @@ class _Shuffled:
     """Items 0 .. n - 1 in another order each epoch."""
 
     def __init__(self, items: int, seed: int, stage: int, *part: int) -> None:
-        import grain  # here: programs are built and measured without it
+        import grain  # imported here: building and measuring programs does not need it
 
         self.items = items
         seed = seeding.seed32(seed, seeding.ORDER, stage, *part)
         self._order = grain.MapDataset.range(items).shuffle(seed=seed).repeat(None)
 
     def take(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns epochs and items at places first .. first + count - 1, int64 [count] both."""
+        """Returns epochs and items at indices first .. first + count - 1, int64 [count] both."""
         places = range(first, first + count)
         items = np.array([self._order[place] for place in places], np.int64)
         return np.arange(first, first + count) // self.items, items
 
 
 class Contiguous:
-    """Windows of length + 1 tokens from the stream taken as a ring, at another phase each epoch.
+    """Windows of length + 1 tokens from the stream taken as a ring, with a different phase each epoch.
 
-    In an epoch every token is a target once, but for fewer than `length` tokens at the seam, which lies elsewhere each
-    time. Documents follow each other across the separator and attention sees across it: no segments, the fast path.
+    In an epoch every token is a target once, except fewer than `length` tokens at the seam, which moves each epoch.
+    Documents follow each other across the separator and attention crosses it: no segments, the fast path.
 
-    `part` numbers the texts of a mixture, so that each has an order of its own.
+    `part` numbers the texts of a mixture, so that each has its own order.
     """
 
     def __init__(self, stream: Stream, length: int, seed: int, stage: int, *part: int) -> None:
         if len(stream) < length + 1:
             raise UserError(
                 f"the {stream.split} split has {len(stream)} tokens, fewer than one row of data.length + 1 = "
-                f"{length + 1}; give more text or a shorter length"
+                f"{length + 1}; use more text or a shorter length"
             )
         self._stream, self._length, self._seed, self._key = stream, length, seed, (stage, *part)
         self._order = _Shuffled(len(stream) // length, seed, stage, *part)
@@ -80,11 +80,10 @@ def _phase(seed: int, key: tuple[int, ...], epoch: int, tokens: int) -> int:
 
 
 class Segments:
-    """Whole documents packed into rows; those longer than a row are cut, each piece starting again at position 0.
+    """Whole documents packed into rows. A document longer than a row is cut; each piece starts at position 0.
 
-    A document of n tokens takes n - 1 places: the label of its last token would be the next document's first, so no
-    label crosses. Its tokens after the first are each a target once in an epoch. The separator is a document's last
-    token.
+    A document of n tokens takes n - 1 places, because the label of its last token would be the next document's first
+    token. Each of its tokens after the first is a target once in an epoch. The separator is a document's last token.
     """
 
     def __init__(self, stream: Stream, length: int, seed: int, stage: int, *part: int) -> None:
@@ -129,7 +128,7 @@ class Packed:
         return batch
 
     def targets(self, index: int) -> np.ndarray:
-        """Returns the places in the stream of one row's targets, int64."""
+        """Returns the indices in the stream of one row's targets, int64."""
         pieces = range(self._bounds[index], self._bounds[index + 1])
         return np.concatenate([self._starts[p] + 1 + np.arange(self._sizes[p]) for p in pieces])
 
@@ -145,7 +144,7 @@ def empty(rows: int, length: int, segments: bool) -> Batch:
 
 
 def _pieces(starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cuts documents into pieces of up to `length` targets; returns each piece's first input's place, and its size."""
+    """Cuts documents into pieces of up to `length` targets; returns each piece's first input index, and its size."""
     targets = np.maximum(np.diff(starts) - 1, 0)
     pieces = -(-targets // length)
     document = np.repeat(np.arange(len(targets)), pieces)
@@ -154,16 +153,16 @@ def _pieces(starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
-    """Returns a row for each piece: longest first, into the row with the least space that holds it; int64 [pieces].
+    """Returns a row for each piece: longest first, into the fullest row with enough space; int64 [pieces].
 
-    Rows are then numbered in the order of their first piece, so that neighbours in the text stay near each other.
+    Rows are then numbered by their first piece, so that neighbours in the text stay close together.
     """
     row_of = np.empty(len(sizes), np.int64)
     full = sizes == capacity
     rows = int(full.sum())
     row_of[full] = np.arange(rows)
     by_space: dict[int, list[int]] = {}
-    spaces = 0  # bit s is set where some row has s places left
+    spaces = 0  # bit s is set if some row has s places left
     for piece in sorted(np.flatnonzero(~full).tolist(), key=lambda p: -sizes[p]):
         size = int(sizes[piece])
         fitting = spaces >> size

@@ -1,11 +1,11 @@
-"""The validation split in two parts: text to choose hyperparameters on, and text that nothing has been chosen by.
+"""The validation split in two parts: one to select hyperparameters on, one that no choice was based on.
 
-A value that was chosen because it did well on some text did so partly by luck with that text. So where a sweep selects
-(`select` in its file), the trials are scored on the part `selection` and the claims are made on the part `test`.
-Training's own validation loss, and every run that selects nothing, read the whole split as ever.
+A value selected because it did well on some text did so partly by chance. So if a sweep selects (`select` in its
+file), the trials are scored on the part `selection` and the claims are made on the part `test`. Training's own
+validation loss, and runs that select nothing, use the whole split.
 
-Documents go to a part by a hash of their text, so that all tokenizers agree and new documents move no old one. Where
-that would leave a part with less than a quarter of the text, as of one long document, each document is cut in its
+Documents are assigned to a part by a hash of their text, so that all tokenizers agree and new documents move no old
+one. If a part would have less than a quarter of the text, as with one long document, each document is cut in the
 middle: its first half selects, its second half tests.
 """
 
@@ -25,12 +25,12 @@ from data.tokenizers import Tokenizer
 WHOLE = "validation"
 PARTS = ("selection", "test")
 SPLITS = (WHOLE, *PARTS)
-LEAST = 0.25  # of the text, in each part, or documents are cut
+LEAST = 0.25  # minimum share of the text in each part; below it documents are cut
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a split in memory, with a stream's attributes (`data.streams.TokenStream`)."""
+    """A part of a split, in memory, with the attributes of a stream (`data.streams.TokenStream`)."""
 
     tokens: np.ndarray
     starts: np.ndarray
@@ -47,7 +47,7 @@ def open_split(corpus: Opened, tokenizer: Tokenizer | None, name: str) -> Stream
     """Returns the validation split (WHOLE) or one of its PARTS as tokens.
 
     Raises:
-        UserError: a document cannot be encoded, or the split comes to no token at all.
+        UserError: a document cannot be encoded, or the split has no token.
     """
     whole = open_stream(corpus, tokenizer, WHOLE)
     if name == WHOLE:
@@ -62,7 +62,7 @@ def part(stream: Stream, texts: Sequence[str] | None, name: str) -> Part:
 
     Args:
         stream: the whole split's tokens.
-        texts: its documents, in the same order; None: a document goes by its tokens, and its size is their number.
+        texts: its documents, in the same order; None: a document is hashed by its tokens, and its size is their number.
         name: which part.
     """
     ends = stream.starts
@@ -87,7 +87,7 @@ def part(stream: Stream, texts: Sequence[str] | None, name: str) -> Part:
 
 
 def _sizes(stream: Stream, start: int, end: int) -> np.ndarray:
-    """Returns what each token counts for a document's size: its bytes, or 1 where they are not known."""
+    """Returns the weight of each token in a document's size: its bytes, or 1 if they are unknown."""
     return np.ones(end - start, np.int64) if stream.byte_counts is None else stream.byte_counts[start:end]
 
 

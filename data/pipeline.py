@@ -1,7 +1,7 @@
-"""Batches for training: sources mixed by weight, stages of a curriculum, prefetch through Grain, an exact state.
+"""Training batches: sources mixed by weight, curriculum stages, prefetching through Grain, and exact state.
 
-Batch n is a function of (config, seed, n) alone. Workers therefore change nothing but speed, and the state of a stream
-is the number of batches taken.
+Batch n is a function of (config, seed, n) alone. Workers therefore affect only speed, and the state of a stream is the
+number of batches taken.
 """
 
 import itertools
@@ -31,18 +31,18 @@ __all__ = ["WHOLE", "Batch", "Share", "Stage", "TrainStream", "Validation", "sta
 
 @dataclass(frozen=True)
 class Stage:
-    """One setting of the data for `steps` batches; None: to the end."""
+    """One setting of the data for `steps` batches; None: until the end."""
 
     steps: int | None
     length: int  # T
     batch_size: int  # B
-    pairs: int  # most key-value pairs a row, of mqar and mqar_gaps
-    needles: int  # most needles, hops or tokens a row, of the other tasks
+    pairs: int  # maximum key-value pairs per row, for mqar and mqar_gaps
+    needles: int  # maximum needles, hops or tokens per row, for the other tasks
     weights: dict[str, float]  # by source, at least one above 0
 
 
 def stages(config: ConfigDict) -> list[Stage]:
-    """Returns the stages of `data.curriculum`, with the main setting's values where they give none; then the main."""
+    """Returns the stages of `data.curriculum`, completed by the main setting's values; then the main setting."""
     data = config.data
     results = []
     for given in (*data.curriculum, {"steps": None}):
@@ -61,7 +61,7 @@ def stages(config: ConfigDict) -> list[Stage]:
 
 @dataclass(frozen=True)
 class Share:
-    """The rows of every batch that this process needs: some of `of` equal parts, in their order."""
+    """The rows of every batch that this process needs: some of `of` equal parts, in order."""
 
     parts: tuple[int, ...] = (0,)
     of: int = 1
@@ -70,7 +70,7 @@ class Share:
         """Yields (first, after the last) of the rows of a batch of `rows`."""
         size = rows // self.of
         for part in self.parts:
-            if part - 1 not in self.parts:  # neighbours are made at once
+            if part - 1 not in self.parts:  # adjacent parts are made together
                 last = next(other for other in itertools.count(part + 1) if other not in self.parts)
                 yield part * size, last * size
 
@@ -92,17 +92,17 @@ class MqarSource:
 
 
 class Mixture:
-    """Rows of several sources, in each batch as near to their weights as whole rows allow, without drift over batches.
+    """Rows of several sources, in each batch in proportion to their weights up to whole rows, without drift.
 
-    Of the first n rows, `floor(n * share)` come from the first source, and so on among what is left; all in exact
-    arithmetic, so that the number of rows before any batch is known without walking there. Rows of one source stand
-    together in a batch.
+    Of the first n rows, `floor(n * share)` come from the first source, and so on with the remainder, in exact
+    arithmetic: the number of rows before any batch is known without generating them. Within a batch the rows of a
+    source are adjacent.
     """
 
     def __init__(self, sources: Mapping[str, RowSource], weights: Mapping[str, float], batch_size: int) -> None:
         self._sources = [sources[name] for name in sources]
         exact = [Fraction(repr(float(weights[name]))) for name in sources]
-        # Each one's share of what the sources before it leave.
+        # Each source's share of what the previous sources leave.
         self._shares = [weight / sum(exact[i:]) for i, weight in enumerate(exact)]
         self._batch_size = batch_size
 
@@ -115,14 +115,14 @@ class Mixture:
         return results
 
     def batch(self, number: int, share: Share = WHOLE) -> Batch:
-        """Returns one batch, or what `share` says of it; only those rows are made."""
+        """Returns one batch, or `share`'s part of it; only those rows are made."""
         if len(self._sources) == 1 and share.of == 1:
             return self._sources[0].rows(number * self._batch_size, self._batch_size)
         before, after = self.taken(number * self._batch_size), self.taken((number + 1) * self._batch_size)
         parts, ends = [], np.cumsum([high - low for low, high in zip(before, after, strict=True)])
         for first, last in share.spans(self._batch_size):
             for source, low, high, end in zip(self._sources, before, after, ends, strict=True):
-                start = int(end) - (high - low)  # the source's first row in the batch
+                start = int(end) - (high - low)  # index of the source's first row in the batch
                 begin, stop = max(first, start), min(last, int(end))
                 if stop > begin:
                     parts.append(source.rows(low + begin - start, stop - begin))
@@ -132,12 +132,12 @@ class Mixture:
 
 
 def mixed(name: str) -> str:
-    """Returns the name of the source of rows that a text of `data.mixture` is."""
+    """Returns the name of the row source for a text of `data.mixture`."""
     return f"text/{name}"
 
 
 def source_weights(config: ConfigDict, stage: Stage) -> dict[str, float]:
-    """Returns the weight of each source of rows of a stage; those of a mixture's texts share the text's."""
+    """Returns the weight of each row source in a stage; a mixture's texts share the weight of `text`."""
     mixture = config.data.mixture
     total = sum(one["weight"] for one in mixture)
     names = zip(mixture_names(mixture), mixture, strict=True)
@@ -150,7 +150,7 @@ def row_sources(
     """Returns the sources that stage `number` draws rows from, by name.
 
     Raises:
-        UserError: the text does not fill one row; a task's rows do not fit, or the tokenizer cannot write them.
+        UserError: the text does not fill one row; a task's rows do not fit, or the tokenizer cannot encode them.
     """
     sources: dict[str, RowSource] = {}
     segments = config.data.packing == "segments" and tasks.uses(config, "text")
@@ -194,7 +194,7 @@ class Batches:
                 self._starts.append(self._starts[-1] + stage.steps)
 
     def __len__(self) -> int:
-        return sys.maxsize  # without end
+        return sys.maxsize  # infinite
 
     def stage(self, number: int) -> int:
         """Returns the stage that batch `number` belongs to."""
@@ -206,16 +206,16 @@ class Batches:
 
 
 class TrainStream:
-    """The training batches in their order, without end.
+    """The training batches in order, without end.
 
     A batch is a dict of arrays [B, T]: tokens, targets int32, weights float32, and with packing = segments also
     positions and segments int32. Text in contiguous packing and key-value rows need neither.
 
     Args:
         config: resolved.
-        tokenizer: None where no stage reads or writes words, or token files come without one.
-        corpus: None where no stage reads text.
-        share: of several processes, the rows of each batch that this one needs. The state is the same for all.
+        tokenizer: None if no stage reads or writes words, or token files come without one.
+        corpus: None if no stage reads text.
+        share: the rows of each batch that this process needs. The state is the same for all processes.
 
     Raises:
         UserError: see `row_sources`.
@@ -236,7 +236,7 @@ class TrainStream:
         self._workers, self._prefetch = config.data.workers, config.data.prefetch
         self._taken = 0
         self._iterator: Any = None
-        self.say: Callable[[str], None] = print  # is told of workers that died
+        self.say: Callable[[str], None] = print  # called with a message when workers died
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -246,20 +246,20 @@ class TrainStream:
             self._iterator = Watched(self._open, lambda text: self.say(text)) if self._workers else self._open()
         batch = next(self._iterator)
         self._taken += 1
-        # Arrays from worker processes lie in shared memory, which would outlive its manager at the program's end.
+        # Arrays from worker processes are in shared memory, which would outlive its manager at the end of the program.
         return {name: np.array(values) for name, values in batch.items()} if self._workers else batch
 
     def _open(self) -> Any:
         return iter(self._dataset())
 
     def _dataset(self) -> Any:
-        """From the next batch on; threads or processes may run ahead, which the state does not notice."""
-        import grain  # here: programs are built and measured without it
+        """From the next batch on; threads or processes may run ahead without affecting the state."""
+        import grain  # imported here: building and measuring programs does not need it
 
         ahead = grain.MapDataset.source(self._batches)[self._taken :]
         if self._workers:
             if not flags.FLAGS.is_parsed():
-                flags.FLAGS.mark_as_parsed()  # Grain's processes read flags of its own, which the commands do not parse
+                flags.FLAGS.mark_as_parsed()  # Grain's processes read absl flags, which the commands do not parse
             each = max(1, -(-self._prefetch // self._workers))
             options = grain.MultiprocessingOptions(num_workers=self._workers, per_worker_buffer_size=each)
             rows = ahead.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
@@ -273,16 +273,16 @@ class TrainStream:
         return self._batches.stage(max(self._taken - 1, 0))
 
     def get_state(self) -> dict[str, int]:
-        """Returns the state, to be stored as JSON: how many batches were returned, whatever is prefetched."""
+        """Returns the state, for JSON: how many batches were returned, not counting prefetched ones."""
         return {"batches": self._taken}
 
     def set_state(self, state: Mapping[str, int]) -> None:
-        """Continues right after the batch that was the last when `get_state` was called; with any number of workers."""
+        """Continues after the last batch returned when `get_state` was called; with any number of workers."""
         self.close()
         self._taken = int(state["batches"])
 
     def close(self) -> None:
-        """Ends prefetching. The stream may be used again and goes on where it was."""
+        """Stops prefetching. The stream can be used again and continues at the same batch."""
         if self._iterator is not None:
             self._iterator.close()
             self._iterator = None
@@ -301,7 +301,7 @@ def validation(
     """Returns the validation split, or a part of it (`data.parts`), in batches, see `Validation`.
 
     Raises:
-        UserError: the split holds nothing to predict.
+        UserError: the split has nothing to predict.
     """
     stream = parts.open_split(corpus, tokenizer, part)
     return Validation(stream, config.data.packing, length=length, batch_size=batch_size, max_tokens=max_tokens)

@@ -2,17 +2,17 @@
 
 import numpy as np
 
-# One purpose for each independent stream of random numbers; the numbers must not change, or data orders would.
+# One purpose per independent random stream; changing a number would change the order of data.
 ORDER, PHASE, MQAR_TRAIN, MQAR_EVAL, PASSKEY, TASK_TRAIN, TASK_EVAL = range(7)
 
 
 def sequence(seed: int, purpose: int, *key: int) -> np.random.SeedSequence:
-    """Returns the seed of one stream; different (seed, purpose, key) give independent ones, for seeds of any size."""
+    """Returns the seed of one stream; different (seed, purpose, key) are independent, for seeds of any size."""
     return np.random.SeedSequence(entropy=seed, spawn_key=(purpose, *key))
 
 
 def seed32(seed: int, purpose: int, *key: int) -> int:
-    """Returns 32 mixed bits of the whole seed, for libraries that take no more."""
+    """Returns 32 mixed bits of the whole seed, for libraries that accept no more."""
     return int(sequence(seed, purpose, *key).generate_state(1)[0])
 
 
@@ -27,9 +27,9 @@ def random_words(key: np.ndarray, first: int, rows: int, words: int, attempt: in
     Args:
         key: from `philox_key`.
         first: the first row's index.
-        rows: how many rows.
-        words: how many words a row; rounded up to a multiple of 4, Philox's block.
-        attempt: another value gives fresh words for the same rows.
+        rows: number of rows.
+        words: words per row; rounded up to a multiple of 4, Philox's block.
+        attempt: another value gives new words for the same rows.
 
     Returns:
         uint64 [rows, words rounded up].
@@ -48,7 +48,7 @@ def mix(x: np.ndarray) -> np.ndarray:
 
 
 def smallest(words: np.ndarray, count: int) -> np.ndarray:
-    """Returns the columns of each row's `count` smallest words in their order: distinct numbers in random order."""
+    """Returns the columns of each row's `count` smallest words in order: distinct numbers in random order."""
     if 4 * count > words.shape[1]:
         return np.argsort(words, axis=1)[:, :count]
     result = np.argpartition(words, count - 1, axis=1)[:, :count]

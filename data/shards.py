@@ -1,7 +1,7 @@
-"""Corpora that are tokens already: files that are memory-mapped, one after the other, and never read whole.
+"""Corpora of token files: memory-mapped, concatenated, and never read whole.
 
-What identifies them is a hash of each file's name, size and up to `SAMPLED` evenly spread blocks, the first and the
-last among them; a file of one MiB or less is hashed whole.
+They are identified by a hash of each file's name, size and up to `SAMPLED` evenly spaced blocks, including the first
+and the last; a file of one MiB or less is hashed whole.
 """
 
 import hashlib
@@ -18,10 +18,10 @@ from data import cache, formats
 from data.tokenizers import Tokenizer
 
 FORMAT = 1
-SAMPLED, BLOCK = 64, 2**14  # blocks of a file that are hashed, and bytes of each
-CHECKED, SPAN = 64, 2**13  # stretches of a split whose ids are checked before training, and tokens of each
-DECODED, PIECE = 32, 2**11  # stretches of a split by which bytes a token are measured, and tokens of each
-SCAN = 2**22  # tokens looked at at once for separators
+SAMPLED, BLOCK = 64, 2**14  # blocks of a file that are hashed, and bytes per block
+CHECKED, SPAN = 64, 2**13  # spans of a split whose ids are checked before training, and tokens per span
+DECODED, PIECE = 32, 2**11  # spans of a split by which bytes per token are measured, and tokens per span
+SCAN = 2**22  # tokens searched for separators at once
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Shard:
 
 
 class Joined:
-    """Tokens start .. stop - 1 of files taken one after the other, as an array [N] that is read where it is indexed.
+    """Tokens start .. stop - 1 of concatenated files, as an array [N] that is read when it is indexed.
 
     Raises:
-        UserError: an id that is read is not below `vocab_size`; file and place are named.
+        UserError: an id that is read is not below `vocab_size`; with file and position.
     """
 
     def __init__(self, shards: Sequence[Shard], start: int, stop: int, vocab_size: int) -> None:
@@ -52,7 +52,7 @@ class Joined:
         return self._stop - self._start
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        """Returns the tokens of a slice, or at places of any shape."""
+        """Returns the tokens of a slice, or at indices of any shape."""
         if isinstance(key, slice):
             start, stop, step = key.indices(len(self))
             return self._span(start, stop) if step == 1 else self._gather(np.arange(start, stop, step))
@@ -65,7 +65,7 @@ class Joined:
             try:
                 self._open[number] = np.memmap(shard.path, layout.dtype, "r", layout.offset, (layout.count,))
             except (OSError, ValueError) as error:
-                raise UserError(f"{shard.path}: cannot be read any more ({error})") from error
+                raise UserError(f"{shard.path}: can no longer be read ({error})") from error
         return self._open[number]
 
     def _span(self, start: int, stop: int) -> np.ndarray:
@@ -90,7 +90,7 @@ class Joined:
         return result
 
     def _checked(self, number: int, result: np.ndarray, within: np.ndarray | int) -> np.ndarray:
-        """Returns ids; `within` says where in the file they lie (the first's place, or each one's)."""
+        """Returns ids; `within` is their position in the file (of the first, or of each)."""
         if result.size and (result.max() >= self._vocab_size or result.min() < 0):
             place = int(np.flatnonzero((result >= self._vocab_size) | (result < 0))[0])
             where = within + place if isinstance(within, int) else int(within[place])
@@ -101,7 +101,7 @@ class Joined:
         return result
 
     def spread(self, pieces: int, size: int) -> list[np.ndarray]:
-        """Returns up to `pieces` stretches of `size` tokens, evenly spread; all tokens where there are no more."""
+        """Returns up to `pieces` spans of `size` tokens, evenly spaced; all tokens if there are no more."""
         if len(self) <= pieces * size:
             return [self[:]]
         starts = np.arange(pieces) * (len(self) - size) // (pieces - 1)
@@ -113,8 +113,8 @@ class ShardStream:
 
     Attributes:
         tokens: `Joined` [N], memory-mapped.
-        starts: int64 [documents + 1], where documents begin: after each separator; [0, N] where none is known.
-        byte_counts: None: which bytes a token stands for is not known.
+        starts: int64 [documents + 1], where documents begin: after each separator; [0, N] without separators.
+        byte_counts: None: the bytes of single tokens are unknown.
         bytes_per_token: measured by decoding a sample of the split; None without a tokenizer.
         sampled: tokens of that sample.
         separated: whether the split ends with a separator.
@@ -136,7 +136,7 @@ class ShardStream:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """See the class; the split is gone through once for them, and they are kept in the cache."""
+        """See the class; found by one scan of the split, and cached."""
         if self.separator is None:
             return np.array([0, len(self)], np.int64)
         key = f"{self._corpus.key[:20]}-{self.split}-starts-{self.separator}"
@@ -176,10 +176,10 @@ class TokenCorpus:
     """Token files in two splits; `key` and `fingerprint` as in `data.corpora.Corpus`.
 
     Attributes:
-        splits: by name, (files, the first token, the one after the last).
-        vocab_size: of the ids, as declared; None: the tokenizer's, or else the model's.
-        model_vocab_size: None where it is not known yet.
-        separator: the id that stands between documents, as declared; None: the tokenizer's.
+        splits: by name, (files, first token, end).
+        vocab_size: of the ids, as declared; None: the tokenizer's, else the model's.
+        model_vocab_size: None if not known yet.
+        separator: the id between documents, as declared; None: the tokenizer's.
     """
 
     key: str
@@ -192,12 +192,12 @@ class TokenCorpus:
     separator: int | None = None
 
     def limit(self, tokenizer: Tokenizer | None) -> int:
-        """Returns what ids must be below."""
+        """Returns the exclusive upper bound of ids."""
         named = None if tokenizer is None else tokenizer.vocab_size
         return self.vocab_size or named or self.model_vocab_size or 2**31
 
     def stream(self, tokenizer: Tokenizer | None, split: str) -> ShardStream:
-        """Returns a split, some of its ids checked.
+        """Returns a split, after checking some of its ids.
 
         Raises:
             UserError: an id is not in the vocabulary.
@@ -250,7 +250,7 @@ def open_tokens(
         "source": "tokens",
         "files": len(files),
         "bytes": sum(shard.size for shard in files),
-        "sha256": "",  # they are never read whole
+        "sha256": "",  # token files are never read whole
         "documents_sha256": content,
         "sampled_bytes": sum(min(shard.size, SAMPLED * BLOCK) for shard in files),
         "formats": sorted({f"{shard.title} {shard.layout.dtype}" for shard in files}),
@@ -267,7 +267,7 @@ def _shards(files: Sequence[tuple[str, Path]], field: str) -> tuple[Shard, ...]:
         start = formats.head(path)
         form = formats.of_tokens(path, start)
         if form is None:
-            raise UserError(f"{field}: matches token files and {path}, which is none; name one kind")
+            raise UserError(f"{field}: matches token files and {path}, which is not one; use one kind of file")
         size = path.stat().st_size
         results.append(Shard(name, str(path), size, form.layout(path, size, start), form.title))
     return tuple(shard for shard in results if shard.layout.count)
@@ -283,7 +283,7 @@ def _refuse_shared(about: dict[str, list[list[Any]]]) -> None:
 
 
 def sampled_hash(shard: Shard) -> str:
-    """Returns the sha256 of evenly spread blocks of a file, the first and the last among them, in hex."""
+    """Returns the sha256 of evenly spaced blocks of a file, including the first and the last, in hex."""
     total = hashlib.sha256()
     with Path(shard.path).open("rb") as file:
         if shard.size <= SAMPLED * BLOCK:

@@ -14,12 +14,12 @@ from data.corpora import Corpus, MixedCorpus, Opened, digest
 from data.shards import ShardStream, TokenCorpus
 from data.tokenizers import Tokenizer
 
-# Raised when the same documents and tokenizer would be laid out otherwise.
+# Increased when the same documents and tokenizer would be laid out differently.
 FORMAT = 1
 
 
 class TokenStream:
-    """One split: the documents' tokens one after the other, each followed by the separator if there is one.
+    """One split: the concatenated tokens of the documents, each followed by the separator if there is one.
 
     Attributes:
         tokens: unsigned [N], memory-mapped.
@@ -28,7 +28,7 @@ class TokenStream:
         bytes_per_token: None: `byte_counts` has them.
         separated: whether documents end with a separator.
 
-    It is opened anew, not copied, when sent to another process.
+    It is reopened, not copied, when sent to another process.
     """
 
     bytes_per_token: float | None = None
@@ -62,7 +62,7 @@ class TokenStream:
 
 
 class Concatenated:
-    """Arrays one after the other, as an array [N] that is read where it is indexed: by slices or by places."""
+    """Concatenated arrays, as an array [N] that is read when it is indexed: by slices or indices."""
 
     def __init__(self, arrays: Sequence[Any]) -> None:
         self._arrays = arrays
@@ -98,13 +98,13 @@ class Concatenated:
 
 
 class MixedStream:
-    """One split of a mixture: the texts' tokens one after the other, with the attributes of `TokenStream`.
+    """One split of a mixture: the texts' concatenated tokens, with the attributes of `TokenStream`.
 
     Attributes:
         names: of the texts.
         texts: each one's stream.
-        bytes_per_token: over all texts, where some of them are token files of measured bytes; None: `byte_counts` has
-            them, or nobody knows.
+        bytes_per_token: over all texts, if some are token files with measured bytes; None: `byte_counts` has them, or
+            they are unknown.
     """
 
     def __init__(self, names: Sequence[str], texts: Sequence[Any], split: str) -> None:
@@ -134,7 +134,7 @@ class MixedStream:
 
     @cached_property
     def byte_counts(self) -> Concatenated | None:
-        """The bytes each token stands for, [N]; None where a text's are not known."""
+        """The bytes of each token, [N]; None if a text's are unknown."""
         known = [text.byte_counts for text in self.texts]
         return None if any(counts is None for counts in known) else Concatenated(known)
 
@@ -150,7 +150,7 @@ class MixedStream:
         return sum(one * len(text) for one, text in zip(each, self.texts, strict=True)) / len(self)
 
     def text_of(self, documents: np.ndarray) -> np.ndarray:
-        """Returns the number of the text that each document is of, int64 [...]; -1 for document -1."""
+        """Returns the number of each document's text, int64 [...]; -1 for document -1."""
         result = np.searchsorted(np.cumsum([len(text.starts) - 1 for text in self.texts]), documents, "right")
         return np.where(documents < 0, -1, result)
 
@@ -159,15 +159,15 @@ Stream = TokenStream | ShardStream | MixedStream
 
 
 def open_stream(corpus: Opened, tokenizer: Tokenizer | None, split: str) -> Stream:
-    """Returns `train` or `validation` as tokens; text is encoded first where the cache does not hold its tokens.
+    """Returns `train` or `validation` as tokens; text is encoded first if its tokens are not in the cache.
 
     Args:
-        corpus: text or token files, or several of them.
-        tokenizer: None: only of token files.
+        corpus: text, token files, or a mixture.
+        tokenizer: None only for token files.
         split: which.
 
     Raises:
-        UserError: a document cannot be encoded, the split comes to no token at all, or an id is not in the vocabulary.
+        UserError: a document cannot be encoded, the split has no tokens, or an id is not in the vocabulary.
     """
     if isinstance(corpus, MixedCorpus):
         texts = [open_stream(one, tokenizer, split) for one in corpus.texts]
@@ -180,7 +180,7 @@ def open_stream(corpus: Opened, tokenizer: Tokenizer | None, split: str) -> Stre
     cache.entry(folder, lambda work: _encode(work, corpus, tokenizer, split))
     stream = TokenStream(folder, split)
     if not len(stream):
-        raise UserError(f"the {split} split comes to no token with this tokenizer")
+        raise UserError(f"the {split} split has no tokens with this tokenizer")
     return stream
 
 

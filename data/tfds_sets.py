@@ -1,6 +1,6 @@
-"""TFDS data sets: ours, written as ArrayRecord, and anybody's, found by name; TensorFlow is never imported.
+"""TFDS data sets: our own, written as ArrayRecord, and others, found by name; TensorFlow is never imported.
 
-Stock builders' code may import TensorFlow, so a data set is always opened from the files it was prepared into
+Code of stock builders may import TensorFlow, so a data set is always opened from its prepared files
 (`tfds.builder_from_directory`, then `as_data_source`, which is what `tfds.data_source` does once it has a builder).
 """
 
@@ -23,7 +23,7 @@ CHUNK = 256  # records read at once
 
 
 class Texts(Sequence[str]):
-    """The texts of one split, with random access; decoded from the UTF-8 bytes that TFDS gives."""
+    """The texts of one split, with random access; decoded from the UTF-8 bytes that TFDS returns."""
 
     def __init__(self, records: Any, field: str, where: str) -> None:
         self._records = records
@@ -46,14 +46,14 @@ class Texts(Sequence[str]):
         return self._decode(place, self._read([place])[0])
 
     def _read(self, places: Sequence[int]) -> list[dict[str, bytes]]:
-        """Reads records; ArrayRecord has a hash of every chunk of them.
+        """Reads records; ArrayRecord has a hash of every chunk of records.
 
         Raises:
-            UserError: one is damaged; it is named.
+            UserError: a record is damaged; it is named.
         """
         try:
             return self._records.__getitems__(places) if len(places) > 1 else [self._records[places[0]]]
-        except (RuntimeError, ValueError) as error:  # of the reader, or of what decodes the record
+        except (RuntimeError, ValueError) as error:  # from the reader, or from decoding the record
             if len(places) > 1:
                 for place in places:
                     self._read([place])
@@ -74,14 +74,14 @@ class Texts(Sequence[str]):
 
 
 class _LocalInfo(tfds.core.DatasetInfo):
-    """Looks nowhere but on this disk; TFDS's own leaves an empty temporary folder behind each time."""
+    """Looks only on this disk; TFDS's own class leaves an empty temporary folder behind each time."""
 
     def initialize_from_bucket(self) -> None:
         """Does nothing."""
 
 
 class AblaxText(tfds.core.GeneratorBasedBuilder):
-    """Named texts in the order they are given."""
+    """Named texts in the given order."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -106,7 +106,7 @@ def write(folder: Path, splits: dict[str, Callable[[], Iterable[Document]]]) -> 
     """Writes documents as an ArrayRecord data set under `folder`."""
     tfds.disable_progress_bar()
     builder = AblaxText(splits=splits, data_dir=folder, file_format="array_record")
-    with contextlib.redirect_stdout(io.StringIO()):  # TFDS announces downloads, of which there are none
+    with contextlib.redirect_stdout(io.StringIO()):  # TFDS announces downloads, although there are none
         builder.download_and_prepare()
 
 
@@ -141,7 +141,7 @@ class Found:
         return Texts(records, self.field, f"{self.label}, split {split}")
 
     def file_hashes(self, splits: Iterable[str]) -> list[list[Any]]:
-        """Returns [file name, sha256] of every record file that the splits are read from.
+        """Returns [file name, sha256] of every record file of the splits.
 
         Raises:
             UserError: a file is missing or cannot be read.
@@ -157,7 +157,7 @@ class Found:
         return hashes
 
     def shared_records(self, one: str, other: str) -> int:
-        """Returns how many records two splits have in common, of the same places in the same files.
+        """Returns how many records two splits have in common: same indices of the same files.
 
         Raises:
             UserError: no such split.
@@ -171,7 +171,7 @@ class Found:
         )
 
     def _spans(self, split: str) -> list[tuple[str, int, int]]:
-        """The records of a split: (file, the first, the one after the last)."""
+        """The records of a split: (file, first, end)."""
         results = []
         for part in self._info(split).file_instructions:
             stop = part.examples_in_shard if part.take == -1 else part.skip + part.take
@@ -190,7 +190,7 @@ def find(name: str, data_dir: str, field: str) -> Found:
     """Finds a prepared data set named `name[/config][:version]`; without a version, the newest.
 
     Raises:
-        UserError: it is not there (the message names what is), is damaged, or has no text feature `field`.
+        UserError: it is missing (the message lists what exists), damaged, or has no text feature `field`.
     """
     base = Path(data_dir or tfds.core.constants.get_default_data_dir()).expanduser()
     prepared = sorted(base.glob("*/*/dataset_info.json")) + sorted(base.glob("*/*/*/dataset_info.json"))
@@ -202,12 +202,12 @@ def find(name: str, data_dir: str, field: str) -> Found:
     matching = [label for label in by_label if name in (label, label.rsplit(":", 1)[0])]
     if not matching:
         there = ", ".join(by_label) or "no prepared data set"
-        raise UserError(f"data.tfds.name = {name!r}: not found in {os.fspath(base)}, which holds {there}")
+        raise UserError(f"data.tfds.name = {name!r}: not found in {os.fspath(base)}, which has {there}")
     label = max(matching, key=lambda result: tfds.core.Version(result.rsplit(":", 1)[1]))
     _only_own_features(by_label[label] / "features.json", label)
     try:
         builder = tfds.builder_from_directory(by_label[label])
-    except Exception as error:  # damaged files raise anything
+    except Exception as error:  # damaged files raise any exception
         message = f"{type(error).__name__}: {error}".splitlines()[0]
         raise UserError(f"data.tfds.name = {name!r}: {label} cannot be opened ({message})") from error
     features = dict(builder.info.features.items())
@@ -220,10 +220,10 @@ def find(name: str, data_dir: str, field: str) -> Found:
 
 
 def _only_own_features(path: Path, label: str) -> None:
-    """Refuses a data set whose files name code of their own: TFDS would import, and so execute, any module they name.
+    """Refuses a data set whose files name foreign code: TFDS would import, and so execute, any module they name.
 
     Raises:
-        UserError: a feature's class is not one of TFDS itself.
+        UserError: a feature's class is not part of TFDS.
     """
     try:
         left = [json.loads(path.read_text(encoding="utf-8"))]
@@ -235,8 +235,8 @@ def _only_own_features(path: Path, label: str) -> None:
             name = node.get("pythonClassName", node.get("type") if "content" in node else None)
             if isinstance(name, str) and not name.startswith("tensorflow_datasets."):
                 raise UserError(
-                    f"data.tfds.name: {label}: {path} names the class {name}, which is not TFDS's own; code that a "
-                    "data set brings is not run"
+                    f"data.tfds.name: {label}: {path} names the class {name}, which is not part of TFDS; code from a "
+                    "data set is not run"
                 )
             left += node.values()
         elif isinstance(node, list):

@@ -1,6 +1,6 @@
-"""Text to tokens and back: bytes, characters, or a `tokenizer.json` of the `tokenizers` library.
+"""Tokenizers: bytes, characters, or a `tokenizer.json` of the `tokenizers` library.
 
-A run directory holds its tokenizer whole (`save`, `restore`), so that it can be evaluated where the corpus is not.
+A run directory contains its tokenizer (`save`, `restore`), so that it can be evaluated without the corpus.
 """
 
 import base64
@@ -21,11 +21,11 @@ from configs.errors import UserError
 
 DESCRIPTION = "ablax_tokenizer.json"
 HUGGING_FACE = "tokenizer.json"
-# What ends a document, by the names that tokenizers in use give it.
+# Names of the token that ends a document, in tokenizers in use.
 SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>", "[EOS]", "[SEP]")
 BATCH = 256  # documents encoded at once
-MOST_TOKENS = 2**24  # ids; the library keeps a table up to the largest, whatever there is between
-MOST_GROWTH = 64.0  # times as long as a text may be what a tokenizer.json's replacements make of it
+MOST_TOKENS = 2**24  # ids; the library keeps a table up to the largest, however sparse
+MOST_GROWTH = 64.0  # maximum factor by which a tokenizer.json's replacements may lengthen a text
 
 Encoded = tuple[np.ndarray, np.ndarray]
 
@@ -40,20 +40,20 @@ class Tokenizer(Protocol):
         """Returns the ids of a text, int32 [n], without special tokens."""
 
     def encode_all(self, texts: Iterable[str]) -> Iterator[Encoded]:
-        """Yields each text's ids, int32 [n], and how many of its UTF-8 bytes each stands for, int32 [n]."""
+        """Yields each text's ids, int32 [n], and the number of its UTF-8 bytes that each stands for, int32 [n]."""
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns the text of ids; what is no text becomes the replacement character."""
+        """Returns the text of ids; invalid parts become the replacement character."""
 
     def describe(self) -> dict[str, Any]:
-        """Returns what identifies the tokenizer: kind, vocab_size, separator, and a hash of its content."""
+        """Returns the tokenizer's identity: kind, vocab_size, separator, and a hash of its content."""
 
     def save(self, folder: str | Path) -> None:
-        """Writes all that `restore` needs."""
+        """Writes what `restore` needs."""
 
 
 class Bytes:
-    """UTF-8 bytes, 256 tokens. Byte 0 ends documents; in text it is as good as never met."""
+    """UTF-8 bytes, 256 tokens. Byte 0 ends documents; it practically never occurs in text."""
 
     vocab_size = 256
     separator: int | None = 0
@@ -89,7 +89,7 @@ class Bytes:
 
 
 class Characters:
-    """One token for each of the text's characters, sorted, as in nanoGPT's `shakespeare_char`; no separator."""
+    """One token per character of the text, sorted, as in nanoGPT's `shakespeare_char`; no separator."""
 
     separator: int | None = None
 
@@ -102,7 +102,7 @@ class Characters:
         """Returns ids, int32 [n].
 
         Raises:
-            UserError: a character that the vocabulary lacks.
+            UserError: a character is not in the vocabulary.
         """
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
         ids = np.minimum(np.searchsorted(self._codes, codes), self.vocab_size - 1)
@@ -135,17 +135,17 @@ class Characters:
 
 
 class FromFile:
-    """A `tokenizer.json` as Hugging Face writes it. Special tokens that a text spells out are encoded as plain text.
+    """A `tokenizer.json` as Hugging Face writes it. Special tokens spelled out in a text are encoded as plain text.
 
     Args:
         content: of the file.
-        separator: the id that ends a document; None: the token that has one of the names of `SEPARATORS`, if any.
+        separator: the id that ends a document; None: the token with one of the names in `SEPARATORS`, if any.
     """
 
     def __init__(self, content: str, separator: int | None = None) -> None:
         self._content = content
         self._given = separator
-        import tokenizers as library  # here: programs are built and measured without it
+        import tokenizers as library  # imported here: building and measuring programs does not need it
 
         self._tokenizer = library.Tokenizer.from_str(content)
         self._tokenizer.no_truncation()
@@ -170,7 +170,7 @@ class FromFile:
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     def encode_all(self, texts: Iterable[str]) -> Iterator[Encoded]:
-        """Yields ids and byte counts; a character cut over several tokens counts with the first of them."""
+        """Yields ids and byte counts; a character split over several tokens counts with the first of them."""
         texts = iter(texts)
         while batch := list(islice(texts, BATCH)):
             for text, result in zip(batch, self._tokenizer.encode_batch(batch, add_special_tokens=False), strict=True):
@@ -189,7 +189,7 @@ class FromFile:
         return {"kind": "file", "vocab_size": self.vocab_size, "separator": self.separator, "sha256": content}
 
     def save(self, folder: str | Path) -> None:
-        """Writes the kind, the separator where it was given, and tokenizer.json as it was."""
+        """Writes the kind, the separator if it was set, and tokenizer.json unchanged."""
         given = {} if self._given is None else {"separator": self._given}
         _write(folder, {"kind": "file", **given})
         (Path(folder) / HUGGING_FACE).write_text(self._content, encoding="utf-8", newline="")
@@ -201,7 +201,7 @@ def load(data: ConfigDict, corpus: Any, vocab_size: int | None = None) -> Tokeni
     Args:
         data: of the config.
         corpus: what `sources.open_data` returned, or None.
-        vocab_size: of the model, where it is known. Ids of token files are bytes only where there are 256 of them.
+        vocab_size: of the model, if known. Ids of token files are bytes only if there are 256 of them.
 
     Raises:
         UserError: no such file, no valid tokenizer.json, `char` without a text, or `none` with one.
@@ -209,7 +209,7 @@ def load(data: ConfigDict, corpus: Any, vocab_size: int | None = None) -> Tokeni
     of_text = corpus is None or corpus.holds_text
     if data.tokenizer == "none":
         if of_text:
-            raise UserError("data.tokenizer = 'none': only token files do without, and this run reads or writes text")
+            raise UserError("data.tokenizer = 'none': only for token files, but this run reads or writes text")
         return None
     if data.tokenizer == "byte" and not of_text and (data.vocab_size or vocab_size or Bytes.vocab_size) != 256:
         return None
@@ -219,7 +219,7 @@ def load(data: ConfigDict, corpus: Any, vocab_size: int | None = None) -> Tokeni
         if corpus is None:
             raise UserError("data.tokenizer = 'char': needs a text, and this run reads none")
         if not of_text:
-            raise UserError("data.tokenizer = 'char': needs a text, and token files hold none; use a tokenizer.json")
+            raise UserError("data.tokenizer = 'char': needs a text, and token files have none; use a tokenizer.json")
         characters: set[str] = set()
         for texts in (corpus.train, corpus.validation):
             for text in texts:
@@ -239,10 +239,10 @@ def load(data: ConfigDict, corpus: Any, vocab_size: int | None = None) -> Tokeni
 
 
 def restore(folder: str | Path) -> Tokenizer:
-    """Returns the tokenizer that `save` wrote into a folder.
+    """Returns the tokenizer that `save` wrote to a folder.
 
     Raises:
-        UserError: the folder holds none.
+        UserError: the folder has none.
     """
     path = Path(folder) / DESCRIPTION
     try:
@@ -253,7 +253,7 @@ def restore(folder: str | Path) -> Tokenizer:
         if kind == "char":
             return Characters(description["characters"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{path}: holds no tokenizer ({type(error).__name__}: {error})") from error
+        raise UserError(f"{path}: has no tokenizer ({type(error).__name__}: {error})") from error
     if kind == "byte":
         return Bytes()
     if kind == "file":
@@ -265,7 +265,7 @@ def from_file(path: Path, separator: int | None = None) -> FromFile:
     """Returns the tokenizer of a tokenizer.json; `separator` as in `FromFile`.
 
     Raises:
-        UserError: it is none.
+        UserError: it is invalid.
     """
     try:
         with ordinary(path).open(encoding="utf-8", newline="") as file:
@@ -277,7 +277,7 @@ def from_file(path: Path, separator: int | None = None) -> FromFile:
 
 
 def _refuse_unbounded(content: str) -> None:
-    """Raises ValueError where a tokenizer.json asks for work without measure: a far id, or texts that grow."""
+    """Raises ValueError if a tokenizer.json needs unbounded work: a huge id, or texts that grow."""
     values = json.loads(content)
     values = values if isinstance(values, dict) else {}
     model, added = values.get("model"), values.get("added_tokens")
@@ -286,17 +286,17 @@ def _refuse_unbounded(content: str) -> None:
     ids += [one.get("id") for one in added if isinstance(one, dict)] if isinstance(added, list) else []
     largest = max((number for number in ids if isinstance(number, int)), default=0)
     if largest >= MOST_TOKENS:
-        raise ValueError(f"it has the token id {largest}; ids must be below {MOST_TOKENS}")
+        raise ValueError(f"has the token id {largest}; ids must be below {MOST_TOKENS}")
     for part in ("normalizer", "pre_tokenizer", "decoder"):
         growth = _growth(values.get(part))
         if growth > MOST_GROWTH:
             raise ValueError(
-                f"its {part} can make a text {growth:.3g} times as long; at most {MOST_GROWTH:g} times is allowed"
+                f"its {part} can lengthen a text {growth:.3g} times; at most {MOST_GROWTH:g} times is allowed"
             )
 
 
 def _growth(part: Any) -> float:
-    """Returns how many times as long the replacements of a part of a tokenizer.json can make a text, at least 1."""
+    """Returns the maximum factor by which a part of a tokenizer.json can lengthen a text, at least 1."""
     if not isinstance(part, dict):
         return 1.0
     inner = [part.get(name) for name in ("normalizers", "pretokenizers", "decoders")]
@@ -304,7 +304,7 @@ def _growth(part: Any) -> float:
     if part.get("type") == "Precompiled":
         return result * _precompiled_growth(part.get("precompiled_charsmap"))
     if part.get("type") == "Prepend" and isinstance(part.get("prepend"), str):
-        return result * (1.0 + len(part["prepend"]))  # of a text of one character
+        return result * (1.0 + len(part["prepend"]))  # for a text of one character
     content, pattern = part.get("content"), part.get("pattern")
     if part.get("type") != "Replace" or not isinstance(content, str) or not isinstance(pattern, dict):
         return result
@@ -314,29 +314,29 @@ def _growth(part: Any) -> float:
     expression = pattern.get("Regex")
     try:
         empty = not isinstance(expression, str) or re.search(expression, "") is not None
-    except re.error:  # the library's expressions are another dialect
+    except re.error:  # the library's expressions use another dialect
         empty = True
     return result * max(1.0, len(content) + empty)
 
 
 def _precompiled_growth(charsmap: Any) -> float:
-    """Returns how many times as long SentencePiece's compiled normalisation can make a text, at least 1.
+    """Returns the maximum factor by which SentencePiece's compiled normalization can lengthen a text, at least 1.
 
     It is base64 of a uint32 (little-endian, the bytes of a trie), the trie, and the replacements, each ended by a zero
-    byte. A character or more becomes one replacement, so that the longest bounds the growth.
+    byte. At least one character becomes one replacement, so that the longest bounds the growth.
 
     Raises:
-        ValueError: it is not that.
+        ValueError: it does not have this form.
     """
     if charsmap is None or charsmap == "":
         return 1.0
     try:
         content = base64.b64decode(charsmap, validate=True)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"precompiled_charsmap is no base64 ({error})") from error
+        raise ValueError(f"precompiled_charsmap is not base64 ({error})") from error
     end = 4 + int.from_bytes(content[:4], "little")
     if len(content) < 4 or end > len(content):
-        raise ValueError(f"precompiled_charsmap is cut off: {len(content)} bytes, of {end} or more")
+        raise ValueError(f"precompiled_charsmap is truncated: {len(content)} bytes, expected at least {end}")
     longest = max(len(text.decode(errors="replace")) for text in content[end:].split(b"\0"))
     return float(max(1, longest))
 
@@ -347,17 +347,17 @@ def _write(folder: str | Path, description: dict[str, Any]) -> None:
 
 
 def utf8_lengths(text: str) -> np.ndarray:
-    """Returns how many UTF-8 bytes each character takes, int32 [len(text)]."""
+    """Returns the number of UTF-8 bytes of each character, int32 [len(text)]."""
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     return (1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)).astype(np.int32)
 
 
 def _byte_counts(text: str, ends: np.ndarray) -> np.ndarray:
-    """Bytes of each token from the characters where tokens end; together they are the whole text's."""
+    """Bytes of each token from the characters where tokens end; their sum is the text's bytes."""
     if not ends.size:
         return np.zeros(0, np.int32)
     before = np.concatenate([[0], np.cumsum(utf8_lengths(text))])
     ends = np.maximum.accumulate(ends)
-    # What the tokenizer dropped at the end (a trailing space, say) counts with the last token.
+    # What the tokenizer dropped at the end (such as a trailing space) counts with the last token.
     ends[-1] = len(text)
     return np.diff(before[ends], prepend=0).astype(np.int32)

@@ -13,24 +13,24 @@ from data.streams import Stream
 class Validation:
     """Rows of `length` tokens over the whole split, iterable any number of times.
 
-    With contiguous packing the documents, joined by the separator, are one text whose every token after the first is a
-    target once, in rows without overlap; with segments every token after the first of each document is. A last short
-    row and the last batch are filled up with weight 0 (and segment 0). A split shorter than a row is one short row.
+    With contiguous packing the documents, joined by the separator, are one text; every token after the first is a
+    target once, in rows without overlap. With segments every token after the first of each document is. A last short
+    row and the last batch are padded with weight 0 (and segment 0). A split shorter than a row is one short row.
 
-    `max_tokens` above 0 takes only as many rows as have that many places, spread evenly from the split's beginning to
-    its end, so that they do not all come from the first documents.
+    `max_tokens` above 0 takes only as many rows as have that many tokens, evenly spaced over the split, so that they do
+    not all come from the first documents.
 
     Attributes:
         length: T.
         batch_size: B.
-        rows: how many rows hold tokens.
-        tokens: how many are scored.
-        bytes: the UTF-8 bytes of text that the scored tokens stand for, so that a loss of x nats a token is
-            x * tokens / bytes / ln 2 bits a byte with any tokenizer. Separators stand for none. Of token files it is
-            `tokens` times the bytes a token of a decoded sample, rounded, and None without a tokenizer.
+        rows: number of rows with tokens.
+        tokens: number of scored tokens.
+        bytes: the UTF-8 bytes of text of the scored tokens: a loss of x nats per token is x * tokens / bytes / ln 2
+            bits per byte with any tokenizer. Separators have none. For token files it is `tokens` times the bytes per
+            token of a decoded sample, rounded, and None without a tokenizer.
 
     Raises:
-        UserError: the split holds nothing to predict.
+        UserError: the split has nothing to predict.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Validation:
     ) -> None:
         self.length, self.batch_size = length, batch_size
         self._stream = stream
-        # The last separator joins nothing.
+        # The last separator separates nothing.
         self._end = _end(stream) if packing == "contiguous" else len(stream)
         self._packed = Packed(stream, length) if packing == "segments" else None
         if self._packed is None and self._end < 2:
@@ -62,7 +62,7 @@ class Validation:
         return None if per_token is None else round(per_token * self.tokens)
 
     def _targets(self, row: int) -> np.ndarray:
-        """The places in the stream of the tokens that a row scores."""
+        """The indices in the stream of the tokens that a row scores."""
         if self._packed is not None:
             return self._packed.targets(row)
         start = row * self.length
@@ -82,7 +82,7 @@ class Validation:
         return total
 
     def documents(self) -> Iterator[np.ndarray]:
-        """Yields for each batch which document each scored token is of, int64 [B, T]; -1 where nothing is scored."""
+        """Yields for each batch the document of each scored token, int64 [B, T]; -1 where nothing is scored."""
         for first in range(0, self.rows, self.batch_size):
             found_BT = np.full((self.batch_size, self.length), -1, np.int64)
             for at, row in enumerate(self._chosen[first : first + self.batch_size]):
@@ -91,7 +91,7 @@ class Validation:
             yield found_BT
 
     def __len__(self) -> int:
-        """How many batches."""
+        """Number of batches."""
         return -(-self.rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -113,33 +113,33 @@ class Validation:
 
 
 def _end(stream: Stream | Part) -> int:
-    """Returns the tokens of documents joined by the separator: the last separator joins nothing."""
+    """Returns the number of tokens of documents joined by the separator, without the last separator."""
     return len(stream) - (1 if stream.separated else 0)
 
 
 class ExactRows:
     """Rows of exactly `length` tokens over the split, its documents joined by the separator; no short rows.
 
-    Rows lie end to end in stretches, and what is left of a stretch behind its last row is dropped. With `max_tokens` 0,
-    or as many as there are, the one stretch is the whole split. Otherwise stretches are spread evenly over it; each has
-    a size that does not depend on the length, as long as it holds a row: up to 16 training lengths, less where that
-    would leave fewer than 8 of them. So lengths that divide a stretch score the same tokens, and what is scored at one
-    length does not depend on which others are asked for.
+    Rows lie end to end in stretches; the remainder of a stretch after its last row is dropped. With `max_tokens` 0, or
+    at least the available ones, the only stretch is the whole split. Otherwise stretches are evenly spaced over it.
+    Their size does not depend on the length, provided that it fits a row: up to 16 training lengths, less if that would
+    leave fewer than 8 stretches. So lengths that divide a stretch score the same tokens, and the tokens scored at one
+    length do not depend on the other lengths.
 
     Args:
         stream: the split.
         length: T.
         batch_size: B.
         training_length: tokens.
-        max_tokens: about so many are scored; 0: all.
-        skip: tokens at the split's beginning that are not scored.
-        before: tokens before each row's own that a batch holds too, with weight 0; `skip` at most.
+        max_tokens: scored tokens, approximately; 0: all.
+        skip: tokens at the beginning of the split that are not scored.
+        before: tokens before each row that a batch also has, with weight 0; at most `skip`.
 
     Attributes:
-        rows: how many.
-        tokens: how many are scored.
-        dropped: how many targets of the stretches no whole row holds.
-        available: the targets there are behind `skip`.
+        rows: number of rows.
+        tokens: number of scored tokens.
+        dropped: targets of the stretches that are in no whole row.
+        available: targets behind `skip`.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class ExactRows:
         before: int = 0,
     ) -> None:
         if before > skip:
-            raise ValueError(f"before = {before}: must be skip = {skip} at most")
+            raise ValueError(f"before = {before}: must be at most skip = {skip}")
         self.length, self.batch_size, self._before, self._stream = length, batch_size, before, stream
         self.available = max(0, _end(stream) - 1 - skip)
         size, starts = _stretches(self.available, length, training_length, max_tokens)
@@ -165,7 +165,7 @@ class ExactRows:
         self.dropped = len(starts) * size - self.tokens
 
     def __len__(self) -> int:
-        """How many batches."""
+        """Number of batches."""
         return -(-self.rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -179,7 +179,7 @@ class ExactRows:
 
 
 def _stretches(available: int, length: int, training_length: int, max_tokens: int) -> tuple[int, np.ndarray]:
-    """Returns (tokens a stretch, where each begins among `available` targets, int64 [n])."""
+    """Returns (tokens per stretch, where each begins among `available` targets, int64 [n])."""
     if not max_tokens or max_tokens >= available:
         return available, np.zeros(1, np.int64)
     size = training_length * min(16, max(1, max_tokens // 8 // training_length))

@@ -1,6 +1,6 @@
-"""Processes that prepare batches, watched: one that dies or hangs is replaced, and not a batch is lost or changed.
+"""Worker processes that prepare batches: one that dies or hangs is replaced, without losing or changing a batch.
 
-Batch n is the same whoever prepares it, so that starting anew after the last batch taken goes on exactly.
+Batch n does not depend on the worker, so restarting after the last batch taken continues exactly.
 """
 
 import multiprocessing
@@ -12,21 +12,21 @@ from typing import Any
 
 from configs.errors import UserError
 
-PATIENCE = 300.0  # seconds without a batch after which workers count as hanging; starting them takes some
-ATTEMPTS = 3  # times in a row that workers are started without giving a batch
-DIED = "Worker process was terminated unexpectedly"  # how Grain tells it
-NAME = "grain-process-prefetch"  # how Grain names the processes
+PATIENCE = 300.0  # seconds without a batch after which workers count as hanging; starting them takes a while
+ATTEMPTS = 3  # consecutive restarts without a batch before an error
+DIED = "Worker process was terminated unexpectedly"  # Grain's message
+NAME = "grain-process-prefetch"  # Grain's name of the processes
 
 
 class Watched:
-    """Batches of `make()`, an iterator over worker processes, which is made anew where they die or hang.
+    """Batches of `make()`, an iterator over worker processes, which is made again if they die or hang.
 
     Args:
         make: returns the iterator from the next batch on.
-        say: is told what happened.
+        say: called with a message about what happened.
 
     Raises:
-        UserError: from `next`, where starting anew does not help.
+        UserError: from `next`, if restarting does not help.
     """
 
     def __init__(self, make: Callable[[], Any], say: Callable[[str], None]) -> None:
@@ -48,7 +48,7 @@ class Watched:
         raise UserError(f"data.workers: a worker {wrong}, {ATTEMPTS} times in a row (data.workers = 0 needs none)")
 
     def _next(self) -> tuple[Any, str]:
-        """Returns (batch, "") or (None, what went wrong); the waiting is a thread's, which can be left behind."""
+        """Returns (batch, "") or (None, what went wrong); a thread waits, which can be abandoned."""
         answer: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         iterator = self._iterator
 
@@ -62,7 +62,7 @@ class Watched:
         try:
             batch, error = answer.get(timeout=PATIENCE)
         except queue.Empty:
-            return None, f"gave no batch for {PATIENCE:.0f} s"
+            return None, f"produced no batch for {PATIENCE:.0f} s"
         if error is None:
             return batch, ""
         if isinstance(error, RuntimeError) and DIED in str(error):
@@ -70,14 +70,14 @@ class Watched:
         raise error
 
     def close(self) -> None:
-        """Ends the workers."""
+        """Stops the workers."""
         self._iterator.close()
 
 
 def end_with_parent(worker: int, of: int) -> None:
-    """Runs in a worker: ends it when the process that it prepares batches for is gone, killed without a word.
+    """Runs in a worker: ends it when its parent process is gone, for example killed.
 
-    It would else wait forever for somebody to take its batches, and hold its memory.
+    Otherwise it would wait forever for its batches to be taken, and keep its memory.
     """
     del worker, of
     parent = multiprocessing.parent_process()
@@ -91,7 +91,7 @@ def end_with_parent(worker: int, of: int) -> None:
 
 
 def _kill() -> None:
-    """Ends this process's workers at once: a hanging one would not hear anything else."""
+    """Kills this process's workers: a hanging one would not respond to anything else."""
     for process in multiprocessing.active_children():
         if process.name.startswith(NAME):
             process.kill()

@@ -80,7 +80,7 @@ def test_paths_that_lead_nowhere_are_found_in_every_arm_before_a_run_begins(tmp_
     (tmp_path / "there.txt").write_text("text")
     paths = {"data.source": "files", "data.path": f"{tmp_path}/no*.txt"}
     sweep = sweep_of(tmp_path, ["a", "b"], **paths)
-    with pytest.raises(ConfigError, match=r"data\.path = '.*no\*\.txt': no file matches \(seen from .*; a, b\)"):
+    with pytest.raises(ConfigError, match=r"data\.path = '.*no\*\.txt': no file matches \(in .*; a, b\)"):
         launch.launch(sweep, tmp_path / "out", functions=FAKES)
     assert not (tmp_path / "out" / "runs").exists()
     data_check.check(sweep_of(tmp_path, ["a"], **paths | {"data.path": f"{tmp_path}/th*.txt"}))

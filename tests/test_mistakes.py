@@ -195,7 +195,7 @@ def test_a_run_json_that_is_none_is_named(tmp_path, text, message) -> None:
 
 def test_a_tokenizer_nested_without_end_is_none(tmp_path) -> None:
     (tmp_path / tokenizers.DESCRIPTION).write_text('{"kind":' * 100_000)
-    with pytest.raises(UserError, match="holds no tokenizer"):
+    with pytest.raises(UserError, match="has no tokenizer"):
         tokenizers.restore(tmp_path)
 
 

@@ -61,13 +61,13 @@ ADDED = {"content": "x", "single_word": False, "lstrip": False, "rstrip": False,
 @pytest.mark.parametrize("changes, message", [
     ({"model": {"type": "WordLevel", "vocab": {"a": 0, "far": 2**31}, "unk_token": "a"}}, "token id 2147483648"),
     ({"added_tokens": [{**ADDED, "id": 2**31}]}, "token id 2147483648"),
-    ({"normalizer": DOUBLING}, "its normalizer can make a text 1.1e[+]12 times as long"),
-    ({"normalizer": replace({"String": "a"}, "a" * 10**6)}, "its normalizer can make a text 1e[+]06 times"),
-    ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}}, "can make a text 1e[+]03 times"),
-    ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AQAAAA=="}}, "is cut off: 4 bytes, of 5 or more"),
-    ({"normalizer": {"type": "Prepend", "prepend": "a" * 100}}, "its normalizer can make a text 101 times"),
-    ({"normalizer": replace({"Regex": ""}, "a" * 100)}, "its normalizer can make a text 101 times"),
-    ({"decoder": {"type": "Sequence", "decoders": [replace({"String": "a"}, "aa")] * 40}}, "its decoder can make"),
+    ({"normalizer": DOUBLING}, "its normalizer can lengthen a text 1.1e[+]12 times"),
+    ({"normalizer": replace({"String": "a"}, "a" * 10**6)}, "its normalizer can lengthen a text 1e[+]06 times"),
+    ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}}, "can lengthen a text 1e[+]03 times"),
+    ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AQAAAA=="}}, "is truncated: 4 bytes, expected"),
+    ({"normalizer": {"type": "Prepend", "prepend": "a" * 100}}, "its normalizer can lengthen a text 101 times"),
+    ({"normalizer": replace({"Regex": ""}, "a" * 100)}, "its normalizer can lengthen a text 101 times"),
+    ({"decoder": {"type": "Sequence", "decoders": [replace({"String": "a"}, "aa")] * 40}}, "its decoder can lengthen"),
 ], ids=["far id", "far added", "doubling", "long", "charsmap", "cut", "prepend", "empty match", "decoder"])  # fmt: skip
 def test_a_tokenizer_that_asks_for_work_without_measure_is_refused(tmp_path, changes, message) -> None:
     path = tmp_path / "tokenizer.json"

@@ -1,6 +1,6 @@
-"""The sources of text by name, what each needs of a config, and which of them a config reads.
+"""The sources of text: their declarations, and which of them a config reads.
 
-The sources themselves are in `data/sources/`; they are declared here, for a config is checked before data is loaded.
+The sources themselves are in `data/sources/`; they are declared here because a config is checked before data is loaded.
 """
 
 import math
@@ -19,15 +19,15 @@ MIXTURE_FIELDS = ("path", "weight", "validation_path", "name")
 
 @dataclass(frozen=True)
 class Source:
-    """What a config must know of a source of text. A source is a file of `data/sources` and a line of SOURCES.
+    """The declaration of a source of text. A source is a file of `data/sources` and a line of SOURCES.
 
     Attributes:
-        title: where its text comes from, for the list of fields.
+        title: the origin of its text, for the list of fields.
         field: of config.data, which names the text. Setting it selects the source, and the source needs it. Empty: the
             source is selected by data.source alone and needs nothing.
-        needs: what `field` must hold, for messages.
-        tokens: its files may hold token ids in place of text.
-        problems: config.data to what is wrong with the source's own fields, a line each.
+        needs: the required value of `field`, for messages.
+        tokens: its files may have token ids instead of text.
+        problems: from config.data to the problems of the source's own fields, one per line.
     """
 
     title: str
@@ -37,17 +37,17 @@ class Source:
     problems: Callable[[ConfigDict], list[str]] = lambda data: []
 
     def value(self, data: ConfigDict) -> Any:
-        """Returns what `field` holds; None for a source without one."""
+        """Returns the value of `field`; None for a source without one."""
         return reduce(lambda group, name: group[name], self.field.split("."), data) if self.field else None
 
 
 def mixture_names(mixture: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the name of each text of a mixture: the one given, or its path."""
+    """Returns the name of each text of a mixture: the given one, or its path."""
     return [str(one.get("name") or one["path"]) for one in mixture]
 
 
 def mixture_problems(data: ConfigDict) -> list[str]:
-    """Returns every problem of a mixture, a line each."""
+    """Returns every problem of a mixture, one per line."""
     results, names = list[str](), list[str]()
     for index, one in enumerate(data.mixture):
         where = f"data.mixture[{index}]"
@@ -70,14 +70,14 @@ def mixture_problems(data: ConfigDict) -> list[str]:
         if isinstance(one.get("path"), str):
             names += mixture_names([one])
     for name in sorted({name for name in names if names.count(name) > 1}):
-        results.append(f"data.mixture: two of its texts are called {name!r}; give each a name of its own (name=)")
+        results.append(f"data.mixture: two of its texts are named {name!r}; give each its own name (name=)")
     if data.mixture and data.validation_path:
         results.append(_another("validation_path", data.validation_path, "mixture"))
     return results
 
 
 def _another(field: str, value: Any, selecting: str) -> str:
-    return f"data.{field} = {value!r}: data.{selecting} is set and names what is read; set one of them"
+    return f"data.{field} = {value!r}: data.{selecting} is also set; set only one of them"
 
 
 SOURCES: dict[str, Source] = {
@@ -90,12 +90,12 @@ MEANING = f"text: {either(f'{name} ({one.title})' for name, one in SOURCES.items
 
 
 def source(data: ConfigDict) -> str:
-    """Returns the name of the source that config.data reads: one that a field selects, else data.source."""
+    """Returns the source that config.data reads: the one selected by a field, else data.source."""
     return next((name for name in reversed(SOURCES) if SOURCES[name].value(data)), data.source)
 
 
 def problems(data: ConfigDict) -> list[str]:
-    """Returns what is wrong with the choice of a source and with the sources' own fields, a line each."""
+    """Returns the problems of the choice of a source and of the sources' own fields, one per line."""
     chosen, result = source(data), []
     declared = SOURCES[chosen]
     for name, one in SOURCES.items():
@@ -111,7 +111,5 @@ def problems(data: ConfigDict) -> list[str]:
             result.append("data.tokenizer = 'none': text needs one")
         for field in ("vocab_size", "separator"):
             if data[field] is not None:
-                result.append(
-                    f"data.{field} = {data[field]}: is of token files (data.path), and this run reads {chosen}"
-                )
+                result.append(f"data.{field} = {data[field]}: applies to token files only, and this run reads {chosen}")
     return result

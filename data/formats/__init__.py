@@ -1,4 +1,4 @@
-"""File formats of corpora, recognised by a file's first bytes (by its name only where a format has no magic bytes)."""
+"""File formats of corpora, recognized by a file's first bytes (by its name only if a format has no magic bytes)."""
 
 import os
 from pathlib import Path
@@ -43,16 +43,16 @@ def head(path: str | os.PathLike[str]) -> bytes:
 
 
 def of_tokens(path: str | os.PathLike[str], start: bytes) -> TokenFormat | None:
-    """Returns the format of a file of tokens from its name and its first bytes, or None where it is none."""
+    """Returns the token format of a file from its name and first bytes, or None."""
     name = os.path.basename(path).lower()
     return next((one for one in TOKENS.values() if one.recognises(name, start)), None)
 
 
 def of_compression(start: bytes) -> Compression | None:
-    """Returns how a file is compressed that begins with `start`, or None where it is not."""
+    """Returns the compression of a file that begins with `start`, or None."""
     return next((one for one in COMPRESSIONS.values() if start.startswith(one.magic)), None)
 
 
 def of_columns(start: bytes) -> Columns | None:
-    """Returns the format of a file of columns that begins with `start`, or None where it is none."""
+    """Returns the column format of a file that begins with `start`, or None."""
     return next((one for one in COLUMNS.values() if start.startswith(one.magic)), None)

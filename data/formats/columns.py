@@ -1,6 +1,6 @@
 """Parquet and Arrow files: one column, read a batch of rows at a time.
 
-Arrow files are of either form, the file (Feather 2) or the stream, which Hugging Face `datasets` saves to disk.
+Arrow files are in the file format (Feather 2) or the stream format, which Hugging Face `datasets` saves.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from configs.errors import UserError
 from data.formats.format import Columns
 
-ROWS = 1024  # of Parquet that are decoded at once
+ROWS = 1024  # rows of Parquet decoded at once
 PARQUET_MAGIC, ARROW_MAGIC, STREAM_MAGIC = b"PAR1", b"ARROW1\0\0", b"\xff\xff\xff\xff"
 
 
@@ -38,10 +38,10 @@ def _stream(path: Path) -> Iterator[tuple[pa.Schema, Any]]:
 
 
 def holds_tokens(columns: Columns, path: Path, field: str) -> bool:
-    """Tells whether a file's column holds lists of token ids; else it holds text.
+    """Returns whether a file's column has lists of token ids; otherwise it has text.
 
     Raises:
-        UserError: the file is damaged, has no such column, or it holds something else.
+        UserError: the file is damaged, has no such column, or the column has another type.
     """
     with _damage_told(columns, path), columns.open(path) as (schema, _):
         if field not in schema.names:
@@ -55,23 +55,23 @@ def holds_tokens(columns: Columns, path: Path, field: str) -> bool:
                 return True
         elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
             return False
-        raise UserError(f"{path}: column {field!r} must hold text or lists of whole numbers, holds {kind}")
+        raise UserError(f"{path}: column {field!r} must have text or lists of whole numbers, has {kind}")
 
 
 def texts(columns: Columns, path: Path, field: str) -> Iterator[str]:
-    """Yields the texts of a column in their order, empty for missing ones."""
+    """Yields the texts of a column in order, empty for missing values."""
     with _damage_told(columns, path), columns.open(path) as (_, batches):
         for batch in batches(field):
             yield from (text or "" for text in batch.column(batch.schema.get_field_index(field)).to_pylist())
 
 
 def tokens(columns: Columns, path: Path, field: str) -> Iterator[np.ndarray]:
-    """Yields the ids of a column's lists, joined, a batch of rows at a time, int64 [n]."""
+    """Yields the concatenated ids of a column's lists, one batch of rows at a time, int64 [n]."""
     with _damage_told(columns, path), columns.open(path) as (_, batches):
         for batch in batches(field):
             ids = batch.column(batch.schema.get_field_index(field)).flatten()
             if ids.null_count:
-                raise UserError(f"{path}: column {field!r} holds lists with missing ids")
+                raise UserError(f"{path}: column {field!r} has lists with missing ids")
             yield ids.cast(pa.int64()).to_numpy(zero_copy_only=False)
 
 

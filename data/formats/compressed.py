@@ -1,4 +1,4 @@
-"""gzip and Zstandard, decompressed as they are read."""
+"""gzip and Zstandard files, decompressed while reading."""
 
 import contextlib
 import gzip
@@ -14,7 +14,7 @@ from configs.errors import UserError
 from data.formats.format import Compression
 
 SUFFIXES = (".gz", ".gzip", ".zst", ".zstd")
-MOST = 2**31  # bytes of one document, or of one line, decompressed
+MOST = 2**31  # decompressed bytes of one document or one line
 
 
 @contextlib.contextmanager
@@ -43,7 +43,7 @@ def lines(compression: Compression, path: Path) -> Iterator[bytes]:
 
 
 def content(compression: Compression, path: Path) -> bytes:
-    """Returns all of a compressed file.
+    """Returns the decompressed content of a file.
 
     Raises:
         UserError: it is damaged, or longer than MOST bytes.

@@ -1,4 +1,4 @@
-"""What a file format declares. A format is one file here with one object, and a line in the registry."""
+"""What a file format declares. A format is one file in this folder with one object, and a line in the registry."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-HEAD = 1024  # bytes at a file's beginning by which its format is recognised
+HEAD = 1024  # bytes at the beginning of a file by which its format is recognized
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tokens of a file lie: `count` numbers of `dtype` (as NumPy spells it) from byte `offset` on."""
+    """Location of a file's tokens: `count` numbers of `dtype` (NumPy's notation) from byte `offset` on."""
 
     dtype: str
     offset: int
@@ -24,8 +24,8 @@ class TokenFormat:
 
     Attributes:
         title: for messages and the fingerprint.
-        recognises: from the file's name in lower case and its first HEAD bytes.
-        layout: from its path, size in bytes and first HEAD bytes. It raises UserError where the file is damaged.
+        recognises: from the file's lower-case name and its first HEAD bytes.
+        layout: from its path, size in bytes and first HEAD bytes; raises UserError if the file is damaged.
     """
 
     title: str
@@ -35,7 +35,7 @@ class TokenFormat:
 
 @dataclass(frozen=True)
 class Compression:
-    """A compressed file of text. `open` gives the bytes that were compressed, a stream."""
+    """A compressed text file. `open` returns a stream of the decompressed bytes."""
 
     title: str
     magic: bytes
@@ -44,7 +44,7 @@ class Compression:
 
 @dataclass(frozen=True)
 class Columns:
-    """A file of columns. `open` gives its Arrow schema and a function from a column's name to its batches of rows."""
+    """A file of columns. `open` returns its Arrow schema and a function from a column's name to its batches of rows."""
 
     title: str
     magic: bytes

@@ -18,10 +18,10 @@ def _layout(path: Path, size: int, head: bytes) -> Layout:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError, SyntaxError, RecursionError, MemoryError, OverflowError) as error:
-        raise UserError(f"{path}: is no NumPy array of tokens ({' '.join(str(error).split())[:160]})") from error
+        raise UserError(f"{path}: is not a NumPy array of tokens ({' '.join(str(error).split())[:160]})") from error
     if array.dtype.kind not in "ui" or array.ndim != 1:
         raise UserError(
-            f"{path}: must be one row of whole numbers, is {array.dtype} of shape {'x'.join(map(str, array.shape))}"
+            f"{path}: must be a 1-d array of whole numbers, is {array.dtype} of shape {'x'.join(map(str, array.shape))}"
         )
     return Layout(array.dtype.str, int(array.offset), len(array))
 

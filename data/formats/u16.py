@@ -12,7 +12,7 @@ def _recognises(name: str, head: bytes) -> bool:
 
 def _layout(path: Path, size: int, head: bytes) -> Layout:
     if size % 2:
-        raise UserError(f"{path}: has {size:,} bytes, an odd number, and uint16 tokens take two each; it is cut")
+        raise UserError(f"{path}: has an odd number of bytes, {size:,}; uint16 tokens take two each; it is truncated")
     return Layout("<u2", 0, size // 2)
 
 

@@ -1,6 +1,6 @@
-"""Names of formats that are not read, by the bytes that their files begin with."""
+"""Formats that are not supported, by their magic bytes."""
 
-# Magic bytes at the beginning, and what has them. Those of letters alone may begin a text too: see `SPELLED`.
+# Magic bytes and their format. Those made of letters may also begin a text: see `SPELLED`.
 MAGICS: dict[bytes, str] = {
     b"PK\x03\x04": "a zip archive (or a PyTorch, NumPy .npz or Office file)",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive",
@@ -26,7 +26,7 @@ TAR = b"ustar"  # at byte 257
 
 
 def title(head: bytes) -> str | None:
-    """Returns what a file is whose first bytes are `head`, or None for what is not known."""
+    """Returns the name of an unsupported format that begins with `head`, or None."""
     if head[257:262] == TAR:
         return "a tar archive"
     return next((title for magic, title in MAGICS.items() if head.startswith(magic)), None)

@@ -1,7 +1,7 @@
 """Retrieval tasks: each deterministic from a seed, for any tokenizer, length and depth.
 
 A task is a source of the training mixture (`config.data.weights.NAME`) and an evaluation
-(`config.eval.retrieval.task`), both from the same `rows` (see `rows.Task`). `make` builds one; docs/retrieval.md
+(`config.eval.retrieval.task`), with the same `rows` (see `rows.Task`). `make` builds a task; docs/retrieval.md
 describes them all.
 """
 

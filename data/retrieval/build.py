@@ -1,4 +1,4 @@
-"""From a config to a task: `configs.rules.tasks.RETRIEVAL` names the file that makes it."""
+"""Builds a task from a config; `configs.rules.tasks.RETRIEVAL` names the file that makes it."""
 
 import importlib
 
@@ -18,20 +18,20 @@ from data.tokenizers import Tokenizer
 
 
 def make(name: str, config: ConfigDict, tokenizer: Tokenizer | None, text: Stream | None, haystack: str = "") -> Task:
-    """Returns a task as `config.data.retrieval` (and `config.data.mqar`, for tasks of pairs) sets it.
+    """Returns a task as set by `config.data.retrieval` (and `config.data.mqar`, for tasks of pairs).
 
     Args:
         name: of `configs.rules.tasks.SYNTHETIC`; `mqar` is for evaluation, `data/mqar.py` makes its training rows.
         config: resolved.
-        tokenizer: the run's; tasks of bare tokens need none.
+        tokenizer: the run's; tasks in bare tokens need none.
         text: the split that haystacks of text are cut from: train for training, validation for evaluation.
-        haystack: instead of `data.retrieval.haystack`.
+        haystack: overrides `data.retrieval.haystack`.
 
     Raises:
-        UserError: an unknown name, no tokenizer or text where one is needed, or a tokenizer that cannot write the task.
+        UserError: an unknown name, a missing tokenizer or text, or a tokenizer that cannot encode the task.
     """
     if name not in tasks.SYNTHETIC:
-        raise UserError(f"{name!r} is no retrieval task{nearest(name, tasks.SYNTHETIC)}")
+        raise UserError(f"{name!r} is not a retrieval task{nearest(name, tasks.SYNTHETIC)}")
     mqar = config.data.mqar
     if name == "mqar":  # as many pairs as the training length holds
         return Mqar(max(1, min(mqar.pairs, (config.data.length + 1) // 4, mqar.vocab_size // 2)), mqar.vocab_size)
@@ -44,10 +44,10 @@ def make(name: str, config: ConfigDict, tokenizer: Tokenizer | None, text: Strea
 
 
 def _check(task: TextTask) -> None:
-    """Refuses a tokenizer that does not give back the task's words.
+    """Refuses a tokenizer that does not reproduce the task's words.
 
     Raises:
-        UserError: naming what it cannot write.
+        UserError: with what it cannot encode.
     """
     sample = task.sample(Dice(np.zeros(2, np.uint64), 0, 0), task.needles)
     pieces = [piece for needle in sample.needles for piece in needle]

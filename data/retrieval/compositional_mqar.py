@@ -1,12 +1,12 @@
-"""Compositional MQAR (Zoology's `compositional_mqar`): a key is two tokens, and neither alone tells the value.
+"""Compositional MQAR (Zoology's `compositional_mqar`): keys are two tokens, and neither alone determines the value.
 
 m = g^2 pairs are stated, `first second value` each: all combinations of g first with g second keys, in random order.
 Then each pair is asked once, at the gaps of `mqar_gaps`, by its two keys. First keys are from the first third of the
 vocabulary (its token 0 is the blank), second keys from the second, values from the rest, all distinct. With one pair a
 row there is nothing to compose.
 
-Differences from Zoology: answers stand after their questions, and random filler holds none of the row's tokens, as in
-`mqar_gaps`; training draws g uniformly from 1 up to the most.
+Differences from Zoology: answers follow their questions, and random filler contains none of the row's tokens, as in
+`mqar_gaps`; training draws g uniformly from 1 to the maximum.
 """
 
 import math
@@ -44,11 +44,11 @@ class CompositionalMqar(GapTask):
         """See `PairTask`.
 
         Raises:
-            UserError: the number of pairs is no square.
+            UserError: the number of pairs is not a square.
         """
         side = math.isqrt(pairs)
         if side * side != pairs:
-            raise UserError(f"compositional_mqar: {pairs} pairs are no square (1, 4, 9, ...)")
+            raise UserError(f"compositional_mqar: {pairs} pairs are not a square (1, 4, 9, ...)")
         third, key = self.vocab_size // 3, draw.key(self.name)
         sides = numbers(key, first, count, side, vary)
         valid = np.arange(pairs) < (sides**2)[:, None]
@@ -77,6 +77,6 @@ class CompositionalMqar(GapTask):
 
 
 def make(setting: Setting) -> Task:
-    """Returns the task that a setting names."""
+    """Returns the task for a setting."""
     mqar = setting.mqar
     return CompositionalMqar(mqar.pairs, mqar.vocab_size, mqar.power, mqar.filler == "random")

@@ -1,10 +1,10 @@
-"""Common words extraction (RULER, 2404.06654, appendix B): which words stand most often in a numbered list?
+"""Common words extraction (RULER, 2404.06654, appendix B): which words occur most often in a numbered list?
 
-Each word asked for (RULER asks for 10) has 30 copies and each other word 3, or 6 and 1 in rows of fewer than 4,096
-tokens, as in RULER's code. Differences from RULER: no worked example before the list; the words are those of the
-needles, an adjective and a noun; 30 copies only where they take up to half of the row; what is left behind the last
-entry that fits is dots before the list; the answers follow in the order in which their words first appear, since their
-counts are equal. The short form is a list of words of `data.retrieval.letters` letters without numbers.
+Each requested word (10 in RULER) has 30 copies and each other word 3, or 6 and 1 in rows of fewer than 4,096 tokens,
+as in RULER's code. Differences from RULER: no worked example before the list; the words are those of the needles, an
+adjective and a noun; 30 copies only if they take up to half of the row; the space that no further entry fits is filled
+with dots before the list; the answers are in the order in which their words first appear, since their counts are equal.
+The short form is a list of words of `data.retrieval.letters` letters without numbers.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from data.retrieval.rows import Task
 from data.retrieval.setting import Setting
 from data.retrieval.word_lists import DOTS, WordList
 
-FEW, MANY = (6, 1), (30, 3)  # copies of words asked for, and of others
-LONG = 4096  # tokens of a row from which there may be many
+FEW, MANY = (6, 1), (30, 3)  # copies of requested words, and of others
+LONG = 4096  # tokens of a row from which on there may be many
 
 
 @dataclass(frozen=True)
 class CommonWords(WordList):
-    """See the module; `needles` is how many words are asked for."""
+    """See the module; `needles` is the number of requested words."""
 
     @property
     def name(self) -> str:
@@ -95,7 +95,7 @@ class CommonWords(WordList):
 
 
 def make(setting: Setting) -> Task:
-    """Returns the task that a setting names."""
+    """Returns the task for a setting."""
     fields = setting.retrieval
     task = CommonWords(setting.encode, fields.needles, setting.short, fields.letters)
     pieces = [task.introduction(1), task.question(1), ascii_lowercase, "-0123456789.", DOTS, ","]

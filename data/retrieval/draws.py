@@ -1,8 +1,8 @@
-"""Random rows: each a function of (seed, task, stage, its number), and on one side of the split of all rows.
+"""Random rows: each a function of (seed, task, stage, row number), on one side of the train/evaluation split.
 
-Training and evaluation never meet: a hash of what a row tells (its keys and values, in a canonical order) sends one in
-eight of all possible rows to evaluation and the rest to training, whatever the seed, the stage, the length and the
-depth. Their random numbers differ too, being other keys of a counter-based generator.
+Training and evaluation are disjoint: a hash of a row's content (its keys and values, in a canonical order) assigns one
+in eight of all possible rows to evaluation and the rest to training, for every seed, stage, length and depth. Their
+random numbers differ as well: they use different keys of a counter-based generator.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ import numpy as np
 from configs.errors import UserError
 from data import seeding
 
-EVALUATION_SHARE = 8  # one row in so many is held out
-ATTEMPTS = 512  # draws before giving up on finding a row of the right kind
+EVALUATION_SHARE = 8  # one row in this many is held out
+ATTEMPTS = 512  # draws per row before an error
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Draw:
 
     Attributes:
         seed: the run's.
-        stage: of the curriculum; another stage draws other rows.
-        held_out: rows for evaluation, which no training row equals in what it tells.
+        stage: of the curriculum; each stage draws different rows.
+        held_out: evaluation rows, whose content no training row has.
     """
 
     seed: int
@@ -34,15 +34,15 @@ class Draw:
     held_out: bool = False
 
     def key(self, task: str, part: int = 0) -> np.ndarray:
-        """Returns the key of a task's counter-based generator, uint64 [2]; `part` gives independent ones."""
+        """Returns the key of a task's counter-based generator, uint64 [2]; each `part` is independent."""
         purpose = seeding.TASK_EVAL if self.held_out else seeding.TASK_TRAIN
         return seeding.philox_key(self.seed, purpose, zlib.crc32(task.encode()), self.stage, part)
 
 
 class Dice:
-    """Random numbers of one row, from raw words of Philox, so that no library's later version changes a row.
+    """Random numbers of one row, from raw words of Philox, so that no library version changes a row.
 
-    `words` are the row's first ones, where they were drawn for many rows at once; more follow from another counter.
+    `words` are the first ones, if they were drawn for many rows at once; further ones use another counter.
     """
 
     def __init__(self, key: np.ndarray, row: int, attempt: int, words: Sequence[int] = ()) -> None:
@@ -58,10 +58,10 @@ class Dice:
             return self._next() % limit
 
     def distinct(self, make: Callable[["Dice"], str], count: int, taken: Iterable[str] = ()) -> list[str]:
-        """Returns `count` strings made by `make`, all different and none of `taken`.
+        """Returns `count` strings from `make`, all different and none in `taken`.
 
         Raises:
-            UserError: there do not seem to be so many.
+            UserError: there are too few different strings.
         """
         seen, result = set(taken), list[str]()
         for _ in range(64 * count + 1024):
@@ -72,19 +72,19 @@ class Dice:
                 seen.add(made)
                 result.append(made)
         raise UserError(
-            f"a row needs {count} different keys or values such as {make(self)!r}, and there are not so many; raise "
+            f"a row needs {count} different keys or values such as {make(self)!r}, but fewer exist; raise "
             "data.retrieval.letters or data.retrieval.digits"
         )
 
 
 def held_out_facts(facts: Sequence[str]) -> bool:
-    """Returns whether a row that tells these facts, in whatever order, belongs to evaluation."""
+    """Returns whether a row with these facts, in any order, belongs to evaluation."""
     digest = hashlib.blake2b("\0".join(sorted(facts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % EVALUATION_SHARE == 0
 
 
 def held_out_words(words: np.ndarray) -> np.ndarray:
-    """Returns whether rows with these hashes of their content belong to evaluation: uint64 [n] to bool [n]."""
+    """Returns whether rows with these content hashes belong to evaluation: uint64 [n] to bool [n]."""
     return seeding.mix(words) % np.uint64(EVALUATION_SHARE) == 0
 
 
@@ -94,23 +94,23 @@ Arrays = tuple[np.ndarray, ...]
 def settled(
     make: Callable[[int, int, int], Arrays], content: Callable[[Arrays], np.ndarray], count: int, held_out: bool
 ) -> Arrays:
-    """Draws each row again until it is on the side wanted; a row does not depend on its neighbours.
+    """Draws each row again until it is on the requested side; rows do not depend on one another.
 
     Args:
         make: (first, rows, attempt) to arrays [rows, ...], each row a function of its number and the attempt.
-        content: those arrays to a hash of what each row tells, uint64 [rows].
-        count: how many rows; numbers 0 .. count - 1 are given to `make`.
+        content: from those arrays to a hash of each row's content, uint64 [rows].
+        count: number of rows; `make` gets numbers 0 .. count - 1.
         held_out: the side.
 
     Raises:
-        UserError: no such rows are found.
+        UserError: no such rows were drawn.
     """
     drawn = make(0, count, 0)
     wrong = held_out_words(content(drawn)) != held_out
     for attempt in range(1, ATTEMPTS):
         if not wrong.any():
             return drawn
-        # From the first wrong row to the last: a few are drawn in vain, which costs less than one generator for each.
+        # From the first wrong row to the last: redrawing some needlessly costs less than one generator per row.
         low, high = int(np.argmax(wrong)), len(wrong) - int(np.argmax(wrong[::-1]))
         again = make(low, high - low, attempt)
         for old, new in zip(drawn, again, strict=True):
@@ -120,7 +120,7 @@ def settled(
 
 
 def too_few() -> UserError:
-    """Returns the error of a task with too few different rows to hold some of them out."""
+    """Returns the error of a task with too few different rows for a held-out set."""
     return UserError(
         "the task has too few different rows to hold some of them out; use a larger vocabulary, more digits or letters"
     )

@@ -1,12 +1,12 @@
-"""Forgetting MQAR (Zoology's `forgetting_mqar`): some keys are stated again with another value, and the last counts.
+"""Forgetting MQAR (Zoology's `forgetting_mqar`): some keys are stated again with another value; the last one counts.
 
 m pairs are stated, then ceil(m / 2) of their keys again, in random order, each with a new value; Zoology's own settings
 update half of the keys (8 pairs and 4 updates, 4 and 2). Then each key is asked once, at the gaps of `mqar_gaps`, and
 the answer is its last value. Keys are distinct and from the lower half of the vocabulary (its token 0 is the blank),
 values from the upper half.
 
-Differences from Zoology: no value stands in two pairs of a row, so that an old value is never right (Zoology's new
-values differ from their key's old one alone); answers stand after their questions, and random filler holds none of the
+Differences from Zoology: no value occurs in two pairs of a row, so that an old value is never right (Zoology's new
+values differ only from their key's old one); answers follow their questions, and random filler contains none of the
 row's pairs, as in `mqar_gaps`.
 """
 
@@ -23,7 +23,7 @@ from data.retrieval.tokens import numbers
 
 
 def updates(pairs: int) -> int:
-    """Returns how many of so many keys are stated again: half of them, rounded up."""
+    """Returns how many of `pairs` keys are stated again: half of them, rounded up."""
     return -(-pairs // 2)
 
 
@@ -88,6 +88,6 @@ class ForgettingMqar(GapTask):
 
 
 def make(setting: Setting) -> Task:
-    """Returns the task that a setting names."""
+    """Returns the task for a setting."""
     mqar = setting.mqar
     return ForgettingMqar(mqar.pairs, mqar.vocab_size, mqar.power, mqar.filler == "random")

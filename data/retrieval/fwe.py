@@ -1,11 +1,11 @@
-"""Frequent words extraction (RULER, 2404.06654, appendix B): which coded words stand most often in a text?
+"""Frequent words extraction (RULER, 2404.06654, appendix B): which coded words occur most often in a text?
 
 Words of six random letters follow a zeta distribution: the k-th most frequent of N words has N k^-a / zeta(a) copies,
-rounded down, a = 2. The first is noise, written `...`; the next ones (RULER asks for 3) are asked for, in the order of
-their counts. There are as many words as a fiftieth of the row's tokens, as in RULER's code, or those asked for and one
-more. Differences from RULER: the words asked for, and the one after them, each have fewer copies than the word before,
-so that there is one right order (in short rows rounding makes some equal); what room is left is noise. In the short
-form words have `data.retrieval.letters` letters, and there is no introduction.
+rounded down, a = 2. The first is noise, written `...`; the following ones (3 in RULER) are requested, in the order of
+their counts. There are as many words as a fiftieth of the row's tokens, as in RULER's code, or the requested words and
+one more. Differences from RULER: the requested words, and the one after them, each have fewer copies than the word
+before, so that there is one right order (in short rows rounding makes some equal); remaining space is noise. In the
+short form words have `data.retrieval.letters` letters, and there is no introduction.
 """
 
 import math
@@ -25,7 +25,7 @@ COUNTS = ("", "", "two ", "three ", "four ", "five ", "six ", "seven ", "eight "
 
 
 def copies(total: int, asked: int, words: int) -> list[int]:
-    """Returns the copies of each word by rank, the noise left out, of a text of about `total` words."""
+    """Returns the copies of each word by rank, without the noise, in a text of about `total` words."""
     result = [int(total / ZETA / rank**2) for rank in range(2, words + 2)]
     for place in range(1, min(asked + 1, words)):
         result[place] = max(0, min(result[place], result[place - 1] - 1))
@@ -36,7 +36,7 @@ def copies(total: int, asked: int, words: int) -> list[int]:
 
 @dataclass(frozen=True)
 class FrequentWords(WordList):
-    """See the module; `needles` is how many words are asked for."""
+    """See the module; `needles` is the number of requested words."""
 
     @property
     def name(self) -> str:
@@ -60,7 +60,7 @@ class FrequentWords(WordList):
         return " ." if self.short else DOTS
 
     def least(self, needles: int) -> list[tuple[str, int]]:
-        """See `WordList`: every word asked for stands there."""
+        """See `WordList`: every requested word occurs."""
         total = next(total for total in count(needles) if copies(total, needles, needles)[-1] > 0)
         return [*(("?", number) for number in copies(total, needles, needles)), (self._noise, int(total / ZETA))]
 
@@ -113,7 +113,7 @@ def _many(number: int) -> str:
 
 
 def make(setting: Setting) -> Task:
-    """Returns the task that a setting names."""
+    """Returns the task for a setting."""
     fields = setting.retrieval
     task = FrequentWords(setting.encode, fields.needles, setting.short, fields.letters)
     pieces = [task.introduction(3), task.question(3), ascii_lowercase, DOTS, ","]

@@ -1,4 +1,4 @@
-"""What needles lie in: repeated noise, the run's own text, or more needles of the kind that nobody asks for."""
+"""Haystacks: repeated noise, the run's own text, or further needles that are never asked for."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from data.retrieval.draws import Dice
 from data.streams import Stream
 from data.tokenizers import Tokenizer
 
-# PI's sentences (2306.15595, section 3.3.1). A sentence takes the space before it, as tokenizers that join the two see
+# PI's sentences (2306.15595, section 3.3.1). Each includes the space before it, as tokenizers that join the two see
 # it inside a text.
 NOISE = " The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 
@@ -20,11 +20,11 @@ APART = "\n\x01\x02"  # characters that hardly any token joins to the next
 
 
 class Encoder:
-    """Tokens of pieces of text, each piece by itself, so that an answer's tokens are those of its needle.
+    """Tokens of pieces of text, each encoded separately, so that an answer's tokens are those of its needle.
 
-    Tokenizers like SentencePiece put a space before every text, which in the middle of a row would be one too many:
-    theirs are the tokens that a piece has after a character that it does not join. Pieces that come again and again are
-    kept; copies sent to other processes start without them.
+    Tokenizers like SentencePiece put a space before every text, which in the middle of a row would be one too many; for
+    these, a piece's tokens are those after a character that it does not join. Frequent pieces are cached; copies sent
+    to other processes start with an empty cache.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -52,31 +52,31 @@ class Encoder:
         return self.tokenizer.encode(piece)
 
     def joined(self, pieces: tuple[str, ...]) -> np.ndarray:
-        """Returns the ids of pieces one after the other."""
+        """Returns the ids of concatenated pieces."""
         return np.concatenate([self(piece) for piece in pieces])
 
     def check(self, name: str, pieces: Iterable[str]) -> None:
-        """Refuses a tokenizer that does not give back pieces of text, but for spaces and case.
+        """Refuses a tokenizer that does not reproduce pieces of text, up to spaces and case.
 
         Raises:
-            UserError: naming the task and what it cannot write.
+            UserError: with the task and what the tokenizer cannot encode.
         """
         for piece in pieces:
             try:
                 back = self.tokenizer.decode(self(piece))
             except UserError as error:
-                raise UserError(f"{name}: the tokenizer cannot write {piece.strip()!r}: {error}") from error
+                raise UserError(f"{name}: the tokenizer cannot encode {piece.strip()!r}: {error}") from error
             if _plain(back) != _plain(piece):
-                raise UserError(f"{name}: the tokenizer gives back {back.strip()!r} for {piece.strip()!r}")
+                raise UserError(f"{name}: the tokenizer decodes {piece.strip()!r} to {back.strip()!r}")
 
 
 def _plain(text: str) -> str:
-    """Without what tokenizers may change and answers do not depend on: spaces and case."""
+    """The text without spaces and case, which tokenizers may change and answers do not depend on."""
     return "".join(text.split()).casefold()
 
 
 def _spaces(tokenizer: Tokenizer) -> bool:
-    """Tells whether a tokenizer puts a space before every text."""
+    """Returns whether a tokenizer puts a space before every text."""
     if tokenizer.describe()["kind"] != "file":
         return False
     zero = tokenizer.encode("0")
@@ -85,40 +85,41 @@ def _spaces(tokenizer: Tokenizer) -> bool:
 
 @dataclass(frozen=True)
 class Hay:
-    """A haystack of so many tokens.
+    """A haystack of `room` tokens.
 
     Attributes:
         tokens: int32 [room].
-        cuts: int64 [n], where a needle may go in, rising, from the first place to `room`; None: between any two tokens.
+        cuts: int64 [n], where a needle may be inserted, increasing, from the first index to `room`; None: between any
+            two tokens.
     """
 
     tokens: np.ndarray
     cuts: np.ndarray | None = None
 
     def offset(self, depth: float) -> int:
-        """Returns the tokens before a needle at a depth in 0 .. 1: the nearest place there is."""
+        """Returns the tokens before a needle at a depth in 0 .. 1: the nearest possible cut."""
         if self.cuts is None:
             return round(depth * len(self.tokens))
         return int(self.cuts[np.argmin(np.abs(self.cuts - depth * len(self.tokens)))])
 
     def anywhere(self, dice: Dice) -> int:
-        """Returns the tokens before a needle in a place drawn uniformly."""
+        """Returns the tokens before a needle at a uniformly drawn cut."""
         if self.cuts is None:
             return dice.below(len(self.tokens) + 1)
         return int(self.cuts[dice.below(len(self.cuts))])
 
 
 class Haystack(Protocol):
-    """`fill` returns a haystack of exactly `room` tokens; `kind` is its name; `own` tells whether it is real text."""
+    """`fill` returns a haystack of exactly `room` tokens; `kind` is its name; `own` is whether it is real text."""
 
     kind: str
 
     def fill(self, dice: Dice, room: int, distractor: Callable[[], np.ndarray]) -> Hay:
-        """Returns a haystack; `distractor` gives the tokens of another needle at each call."""
+        """Returns a haystack; each call of `distractor` returns the tokens of another needle."""
 
 
 class Noise:
-    """One passage again and again, cut at its beginning, so that its end is a sentence's."""
+    """One repeated passage, cut at its beginning, so that it ends at the end of a sentence."""
 
     kind = "noise"
 
@@ -136,7 +137,7 @@ class Noise:
 
 
 class Text:
-    """A stretch of one split of the run's text, from anywhere in it; the text is a ring."""
+    """A span of one split of the run's text, from anywhere in it; the text is a ring."""
 
     kind = "text"
 
@@ -153,12 +154,12 @@ class Text:
 
 
 class Distractors(Noise):
-    """Whole needles only; the tokens that are left, fewer than a needle's, are noise before the first."""
+    """Whole needles only; the remaining tokens, fewer than a needle's, are noise before the first."""
 
     kind = "distractors"
 
     def fill(self, dice: Dice, room: int, distractor: Callable[[], np.ndarray]) -> Hay:
-        """See `Haystack`; a needle goes in between two others."""
+        """See `Haystack`; needles are inserted between two others."""
         results: list[np.ndarray] = []
         left = room
         while left:

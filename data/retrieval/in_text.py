@@ -1,7 +1,7 @@
-"""What tasks in words share: a row is an introduction, a haystack with needles in it, a question and its answers.
+"""The base of tasks in words: a row is an introduction, a haystack with needles, a question and its answers.
 
-Parts are tokenised apart and joined as tokens: a row is as long as asked to the token, needles are never cut, a depth
-grid of any fineness is exact, and an answer's tokens are those that its needle holds, whatever the tokenizer.
+Parts are tokenized separately and joined as tokens: a row has exactly the requested length, needles are never cut, a
+depth grid of any resolution is exact, and an answer's tokens are those of its needle, for every tokenizer.
 """
 
 from collections.abc import Sequence
@@ -16,24 +16,24 @@ from data.retrieval.haystacks import Encoder, Hay, Haystack
 from data.retrieval.rows import Rows
 from data.retrieval.tokens import numbers
 
-WORDS = 32  # random words drawn for all rows at once, as many as most rows take
-Needle = tuple[str, ...]  # its pieces, tokenised apart, so that what may be asked for is a piece of its own
+WORDS = 32  # random words drawn for all rows at once: enough for most rows
+Needle = tuple[str, ...]  # its pieces, tokenized separately; what may be asked for is a piece
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What one row tells and asks, in words.
+    """The content of one row, in words.
 
     Attributes:
-        needles: in the order of the chain, where there is one.
-        answers: (text as it stands in the needle, number of the needle it is in), in the order of the question.
+        needles: in the order of the chain, if there is one.
+        answers: (text as in the needle, number of the needle it is in), in the order of the question.
         question: pieces of text after the haystack.
-        facts: what the row tells, for the split into training and evaluation.
-        drawn: (random string, the most bytes that one of its kind has), each a piece but for a space before it.
-        unique: strings that the haystack must not hold, or there would be other answers.
+        facts: the row's content, for the split into training and evaluation.
+        drawn: (random string, maximum bytes of its kind), each a piece except for a space before it.
+        unique: strings that the haystack must not contain, because they would be further answers.
         introduction: before the haystack.
         between: what separates two answers.
-        as_told: answers follow in the order their needles have in the row, not in that of the question.
+        as_told: answers are in the order of their needles in the row, not of the question.
     """
 
     needles: tuple[Needle, ...]
@@ -49,12 +49,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class TextTask:
-    """A task in words; each kind says what a row tells (`sample`) and what its distractors are.
+    """A task in words; each kind defines the content of a row (`sample`) and its distractors.
 
     Attributes:
         encode: the tokenizer.
-        haystack: what needles lie in.
-        needles: of a row, where it has a choice.
+        haystack: where needles are inserted.
+        needles: per row, if it can vary.
         short: the short form.
     """
 
@@ -75,19 +75,19 @@ class TextTask:
         return False
 
     def most(self) -> int | None:
-        """Returns the only number of needles there can be, or None where it is free."""
+        """Returns the only possible number of needles, or None if any is."""
         return None
 
     def sample(self, dice: Dice, needles: int) -> Sample:
-        """Returns what a row with so many needles tells and asks."""
+        """Returns the content of a row with `needles` needles."""
         raise NotImplementedError
 
     def distractor(self, dice: Dice, sample: Sample) -> Needle:
-        """Returns a needle that says nothing about what the sample asks."""
+        """Returns a needle that is unrelated to the sample's question."""
         raise NotImplementedError
 
     def alphabet(self) -> tuple[str, ...]:
-        """Returns pieces that hold every character a random key or value may have."""
+        """Returns pieces that contain every character a random key or value may have."""
         raise NotImplementedError
 
     def chance(self, needles: int | None = None) -> float:
@@ -108,7 +108,7 @@ class TextTask:
         """See `rows.Task`."""
         most = self.most() or needles or self.needles
         key = draw.key(self.name)
-        # The number of needles stays as it was drawn, however often the rest is drawn again.
+        # The number of needles is kept when the rest is drawn again.
         drawn = numbers(key, first, count, most, vary).tolist()
         words = seeding.random_words(key, first, count, WORDS).tolist()
         results = []
@@ -118,7 +118,7 @@ class TextTask:
         return joined(results, length)
 
     def shortest(self, needles: int | None = None) -> int:
-        """See `rows.Task`: a random piece of text counts a token for each of its bytes."""
+        """See `rows.Task`: a random piece of text counts one token per byte."""
         most = self.most() or needles or self.needles
         return max(self._longest(self.sample(Dice(np.zeros(2, np.uint64), 0, 0), number)) for number in {1, most})
 
@@ -153,13 +153,13 @@ class TextTask:
                 return laid
         if self.haystack.kind == "text":
             raise UserError(
-                f"{self.name}: in {ATTEMPTS} draws no row was found whose text does not hold a needle's words already; "
-                "raise data.retrieval.letters or data.retrieval.digits, or take the full form"
+                f"{self.name}: {ATTEMPTS} draws gave no row whose text does not already contain a needle's words; "
+                "raise data.retrieval.letters or data.retrieval.digits, or use the full form"
             )
         raise too_few()
 
     def _lay_out(self, dice: Dice, sample: Sample, length: int, number: int, depth: float | None) -> "Laid | None":
-        """Puts a sample into a row; None where the haystack happens to hold what must be unique."""
+        """Lays out a sample as a row; None if the haystack happens to contain what must be unique."""
         encode = self.encode
         needles = [encode.joined(pieces) for pieces in sample.needles]
         introduction, question = encode(sample.introduction), encode.joined(sample.question)
@@ -204,7 +204,7 @@ class TextTask:
         )
 
     def _places(self, dice: Dice, hay: Hay, count: int, requested: Sequence[int], depth: float | None) -> list[int]:
-        """Returns the haystack's tokens before each needle: one of those asked for at the depth, others anywhere."""
+        """Returns the haystack tokens before each needle: a requested one at the depth, the others anywhere."""
         places = [hay.anywhere(dice) for _ in range(count)]
         if depth is not None:
             places[requested[dice.below(len(requested))]] = hay.offset(depth)
@@ -212,7 +212,7 @@ class TextTask:
 
 
 def _nearest(sample: Sample, spans: np.ndarray, answer: str) -> int:
-    """Returns the end of the last needle that holds an answer, among needles laid at `spans` [N, 2]."""
+    """Returns the end of the last needle that contains an answer, among needles at `spans` [N, 2]."""
     holding = [k for k, needle in enumerate(sample.needles) if any(piece.strip() == answer for piece in needle)]
     return int(spans[holding, 1].max())
 
@@ -232,7 +232,7 @@ class Laid:
 
 
 def joined(rows: Sequence[Laid], length: int) -> Rows:
-    """Returns rows of one length as one."""
+    """Stacks rows of one length."""
     count = len(rows)
     answers, needles = max(len(row.spans) for row in rows), max(len(row.needles) for row in rows)
     tokens, depths = np.empty((count, length), np.int32), np.full((count, answers), np.nan)
@@ -259,11 +259,11 @@ def joined(rows: Sequence[Laid], length: int) -> Rows:
 
 
 def number(dice: Dice, digits: int) -> str:
-    """Returns a number of so many digits; its first is not 0."""
+    """Returns a number with this many digits; the first is not 0."""
     low = 10 ** (digits - 1)
     return str(low + dice.below(9 * low))
 
 
 def letters(dice: Dice, count: int, alphabet: str) -> str:
-    """Returns so many letters."""
+    """Returns this many letters."""
     return "".join(alphabet[dice.below(len(alphabet))] for _ in range(count))

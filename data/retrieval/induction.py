@@ -1,11 +1,11 @@
 """Induction (Olsson et al., 2209.11895; H3, 2212.14052): what followed this token the last time?
 
-A segment of distinct random tokens lies somewhere among other random tokens, none of which is in it; at the row's end
-its first token comes again, and a model that repeats what followed is right. `induction_repeat` goes on through a
-segment of m + 1 tokens, `induction_complete` asks for the one token after the first (A B ... A gives B).
+A segment of distinct random tokens is somewhere among other random tokens, none of which is in it. At the end of the
+row its first token is repeated, and the answer is what followed it. In `induction_repeat` the answer is the rest of a
+segment of m + 1 tokens, in `induction_complete` the one token after the first (A B ... A gives B).
 
-Where the row is twice the segment there is no filler, and the row is the repeated random sequence of Olsson et al.
-Differences: their segments may hold a token twice and have no filler; H3's first token is a special one.
+If the row is twice the segment there is no filler, and the row is the repeated random sequence of Olsson et al.
+Differences: their segments may repeat a token and have no filler; H3's first token is a special one.
 """
 
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ class Induction:
             before = np.array([[round(depth * int(space))] for space in room[:, 0]])
         filler = excluding(draw.key(self.name, 2), first, length, segments, self.vocab_size)
         column = np.arange(length)
-        # Which token of the segment a column shows, if any: it lies at `before`, and again at the end.
+        # Which token of the segment a column has, if any: the segment is at `before`, and again at the end.
         inside = np.where(column >= length - size, column - (length - size), column - before)
         inside = np.where((inside >= 0) & (inside < size), inside, -1)
         shown = np.take_along_axis(segments, np.maximum(inside, 0), axis=1)
@@ -88,7 +88,7 @@ class Induction:
         )
 
     def _segments(self, draw: Draw, first: int, m: np.ndarray, most: int) -> np.ndarray:
-        """Returns int64 [n, most + 1], distinct tokens, -1 behind the segment's end."""
+        """Returns int64 [n, most + 1], distinct tokens, -1 behind the end of the segment."""
         key = draw.key(self.name)
         beyond = np.arange(most + 1) > m[:, None]
 
@@ -104,6 +104,6 @@ class Induction:
 
 
 def make(setting: Setting) -> Task:
-    """Returns the task that a setting names."""
+    """Returns the task for a setting."""
     needles = 1 if setting.name == "induction_complete" else setting.retrieval.needles
     return Induction(setting.name, needles, setting.retrieval.vocab_size)

@@ -1,12 +1,12 @@
 """Multi-query associative recall as Zoology defines it (2312.04927, section 4): questions at gaps of a power law.
 
-All m pairs come first. What follows is places of two tokens each, and each key is asked once, in place g with
-p ~ g^(a - 1), no two in one; a = 0.01 puts most questions near the pairs. Keys are distinct and from the lower half of
-the vocabulary (its token 0 is the blank), values distinct and from the upper half.
+All m pairs come first. Then follow slots of two tokens, and each key is asked once, in slot g with p ~ g^(a - 1), at
+most one per slot; a = 0.01 puts most questions near the pairs. Keys are distinct and from the lower half of the
+vocabulary (its token 0 is the blank), values distinct and from the upper half.
 
-Differences from Zoology: a row is text that a language model may read, so that the answer stands after its question,
-where Zoology has filler; random filler (`data.mqar.filler`) leaves out the row's keys and values, so that nothing but
-the pairs tells an answer; rows are fresh at every step. `data/mqar.py` is the same task without gaps.
+Differences from Zoology: an answer follows its question, as in language modeling, where Zoology has filler; random
+filler (`data.mqar.filler`) leaves out the row's keys and values, so that only the pairs determine an answer; every step
+has new rows. `data/mqar.py` is the same task without gaps.
 """
 
 from dataclasses import dataclass, field
@@ -47,6 +47,6 @@ class MqarGaps(GapTask):
 
 
 def make(setting: Setting) -> Task:
-    """Returns the task that a setting names."""
+    """Returns the task for a setting."""
     mqar = setting.mqar
     return MqarGaps(mqar.pairs, mqar.vocab_size, mqar.power, mqar.filler == "random")

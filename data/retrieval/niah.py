@@ -1,9 +1,9 @@
-"""Needles in a haystack as RULER defines them (2404.06654, appendix B): eight kinds, from one file.
+"""Needles in a haystack as RULER defines them (2404.06654, appendix B): eight kinds in one file.
 
 A needle reads `One of the special magic numbers for quick-lemon is: 1234567.`; the question names a key and asks for
-all its values. Keys and values are two words, seven digits or a UUID. Differences from RULER: needles go in at the
-token, not between sentences, so that depths are exact; the essays are the run's own text; rows are filled to the token
-and not up to a budget below it; words come from two lists of five letters each.
+all its values. Keys and values are two words, seven digits or a UUID. Differences from RULER: needles are inserted
+between tokens, not between sentences, so that depths are exact; the essays are the run's own text; rows are filled
+exactly, not up to a budget below the length; words come from two lists of five-letter words.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from data.retrieval.in_text import Needle, Sample, TextTask, letters, number
 from data.retrieval.rows import Task
 from data.retrieval.setting import Setting
 
-# All of five letters, so that no key is part of another and keys take equally many bytes.
+# All of five letters, so that no key is part of another and keys have equal numbers of bytes.
 ADJECTIVES = (
     "acute adult agile alert alien alive ample angry avian aware basic bland blank blunt boney brave brief brisk "
     "broad brown bumpy burnt cheap civic clean clear close comfy corny crazy crisp curly daily dandy dense dingy "
@@ -55,7 +55,7 @@ WORDS = tuple(f"{adjective}-{noun}" for adjective, noun in product(ADJECTIVES.sp
 
 @dataclass(frozen=True)
 class Kind:
-    """What keys and values are, and of what a row holds several: keys, values, queries or nothing."""
+    """The types of keys and values, and of what a row has several: keys, values, queries or nothing."""
 
     keys: str
     values: str
@@ -76,7 +76,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Niah(TextTask):
-    """One of RULER's eight; the short form is `#ab=12;`, asked for by `#ab=`, keys of letters in place of words."""
+    """One of RULER's eight kinds; the short form is `#ab=12;`, asked for by `#ab=`, with keys of letters, not words."""
 
     kind: str = "niah_single_1"
     digits: int = 7
@@ -88,7 +88,7 @@ class Niah(TextTask):
         return self.kind
 
     def most(self) -> int | None:
-        """One needle, where nothing comes in numbers; distractors are no needles."""
+        """One needle, unless the kind has several of something; distractors do not count as needles."""
         return None if KINDS[self.kind].several else 1
 
     def chance(self, needles: int | None = None) -> float:
@@ -176,7 +176,7 @@ def uuid(dice: Dice) -> str:
 
 
 def make(setting: Setting) -> Task:
-    """Returns the task that a setting names."""
+    """Returns the task for a setting."""
     fields = setting.retrieval
     needles = fields.needles if KINDS[setting.name].several else 1
     size = {"digits": fields.digits or 7, "letters": fields.letters}

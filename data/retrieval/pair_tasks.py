@@ -1,4 +1,4 @@
-"""What tasks of key-value pairs share: pairs are stated first, and questions follow at gaps of a power law.
+"""The base of tasks of key-value pairs: pairs are stated first, and questions follow at gaps of a power law.
 
 A key has K tokens and a value one. A pair takes K + 1 tokens where it is stated, and as many where it is asked.
 """
@@ -16,14 +16,14 @@ from data.retrieval.tokens import excluding
 
 @dataclass(frozen=True)
 class Pairs:
-    """The pairs of n rows, P in the row that has most.
+    """The pairs of n rows, with P pairs in the longest row.
 
     Attributes:
-        tokens: int64 [n, S], what a row tells; -1 behind its end.
+        tokens: int64 [n, S], the stated tokens; -1 behind their end.
         keys: int64 [n, P, K].
-        values: int64 [n, P], those that are right.
-        ends: int64 [n, P], the column of the last token of the pair that is right.
-        number: int64 [n], how many pairs a row has; what is behind them in the other arrays does not count.
+        values: int64 [n, P], the correct ones.
+        ends: int64 [n, P], the column of the last token of the correct pair.
+        number: int64 [n], the pairs of each row; later entries of the other arrays are unused.
     """
 
     tokens: np.ndarray
@@ -39,17 +39,17 @@ class Pairs:
 
     @property
     def size(self) -> np.ndarray:
-        """Tokens that each row tells, int64 [n]."""
+        """Number of tokens that each row states, int64 [n]."""
         return (self.tokens >= 0).sum(axis=1)
 
     @property
     def valid(self) -> np.ndarray:
-        """Which pairs count, bool [n, P]."""
+        """Which pairs are used, bool [n, P]."""
         return np.arange(self.values.shape[1]) < self.number[:, None]
 
     @property
     def starts(self) -> np.ndarray:
-        """The column of the first token of the pair that is right, int64 [n, P]."""
+        """The column of the first token of the correct pair, int64 [n, P]."""
         return self.ends + 1 - self.width
 
     def questions(self, pairs: np.ndarray) -> np.ndarray:
@@ -61,7 +61,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class PairTask:
-    """A task of pairs; `needles` is their number. Each kind says what its rows tell (`stated`)."""
+    """A task of pairs; `needles` is their number. Each kind defines what its rows state."""
 
     needles: int
     vocab_size: int
@@ -69,7 +69,7 @@ class PairTask:
     all_depths: bool = field(default=True, init=False)
 
     def pairs_of(self, draw: Draw, first: int, count: int, pairs: int, vary: bool) -> Pairs:
-        """Returns what rows tell, on the side of the split that is drawn."""
+        """Returns the rows' pairs, on the requested side of the split."""
         raise NotImplementedError
 
     def shortest(self, needles: int | None = None) -> int:
@@ -91,7 +91,7 @@ class PairTask:
         depth: float | None = None,
         vary: bool = False,
     ) -> Rows:
-        """See `rows.Task`. Answers are in the order of their pairs; depths are where the pair is stated, of what is."""
+        """See `rows.Task`. Answers are in the order of their pairs; a depth is the pair's index over their number."""
         pairs = needles or self.needles
         if length < self.shortest(pairs):
             least = self.shortest(pairs)
@@ -99,27 +99,27 @@ class PairTask:
         return self.laid(draw, first, count, length, pairs, vary)
 
     def laid(self, draw: Draw, first: int, count: int, length: int, pairs: int, vary: bool) -> Rows:
-        """Returns rows that are long enough; see `rows`."""
+        """Returns rows whose length was checked; see `rows`."""
         raise NotImplementedError
 
     def far_filler(self, draw: Draw, part: int, first: int, length: int, stated: Pairs) -> np.ndarray:
-        """Returns filler between pairs and questions, int32 [n, length + 1], that holds nothing of the pairs."""
+        """Returns filler between pairs and questions, int32 [n, length + 1], without tokens of the pairs."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class GapTask(PairTask):
-    """Each key is asked once, in place g with p ~ g^(power - 1), no two in one (Zoology, 2312.04927, section 4).
+    """Each key is asked once, in slot g with p ~ g^(power - 1), at most one per slot (Zoology, 2312.04927, section 4).
 
-    Places have K + 1 tokens and follow the pairs; a power of 0.01 puts most questions near the pairs, 1 anywhere.
-    Between questions stand blanks (token 0), or random tokens that are in none of the row's pairs.
+    Slots have K + 1 tokens and follow the pairs; a power of 0.01 puts most questions near the pairs, 1 anywhere.
+    Between questions are blanks (token 0), or random tokens that are in none of the row's pairs.
     """
 
     power: float = 0.01
     random_filler: bool = False
 
     def laid(self, draw: Draw, first: int, count: int, length: int, pairs: int, vary: bool) -> Rows:
-        """See `rows`. A row of fewer pairs has its questions earlier; its last places stay filler."""
+        """See `rows`. A row with fewer pairs has its questions earlier; its last slots stay filler."""
         stated = self.pairs_of(draw, first, count, pairs, vary)
         width, size, valid = stated.width, stated.size, stated.valid
         most = stated.values.shape[1]
@@ -127,7 +127,7 @@ class GapTask(PairTask):
         columns = size[:, None] + width * places_of(draw.key(self.name, 1), first, count, most, places, self.power)
         tokens = self.filler(draw, 2, first, length, stated)
         rows = np.arange(count)[:, None]
-        # What does not count goes into a column that is cut off.
+        # Unused entries go into a column that is cut off.
         tokens[rows, np.where(stated.tokens >= 0, np.arange(stated.tokens.shape[1]), length)] = stated.tokens
         asked = stated.questions(np.broadcast_to(np.arange(most), valid.shape))
         for offset in range(width):
@@ -136,7 +136,7 @@ class GapTask(PairTask):
         return pair_rows(np.ascontiguousarray(tokens[:, :length]), stated, columns, pair, valid)
 
     def _size(self, pairs: int) -> int:
-        """Returns the tokens that a row of so many pairs tells."""
+        """Returns the tokens that a row with `pairs` pairs states."""
         return 2 * pairs
 
     def filler(self, draw: Draw, part: int, first: int, length: int, stated: Pairs) -> np.ndarray:
@@ -151,7 +151,7 @@ class GapTask(PairTask):
 
 
 def distinct(tokens: np.ndarray) -> np.ndarray:
-    """Returns each row's tokens once, int64 [n, S]; -1 in place of those that come again."""
+    """Returns each row's tokens without repeats, int64 [n, S]; -1 in place of repeated ones."""
     result = np.sort(tokens, axis=1)
     result[:, 1:][result[:, 1:] == result[:, :-1]] = -1
     return result
@@ -193,9 +193,9 @@ def plain(keys: np.ndarray, values: np.ndarray, number: np.ndarray) -> Pairs:
 
 
 def places_of(key: np.ndarray, first: int, count: int, pairs: int, places: int, power: float) -> np.ndarray:
-    """Returns each pair's place, int64 [n, pairs], from 0: drawn one after the other without putting back.
+    """Returns each pair's slot, int64 [n, pairs], from 0: drawn without replacement.
 
-    Place g has a weight of g^(power - 1). It is an exponential race: the `pairs` smallest of Exp(1) / weight, in order
+    Slot g has the weight g^(power - 1). It is an exponential race: the `pairs` smallest of Exp(1) / weight, in order
     (Efraimidis and Spirakis 2006).
     """
     words = seeding.random_words(key, first, count, places)[:, :places]
@@ -205,11 +205,11 @@ def places_of(key: np.ndarray, first: int, count: int, pairs: int, places: int, 
 
 
 def pair_hash(*parts: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """Returns a hash of each row's set of pairs, in whatever order, uint64 [n].
+    """Returns an order-free hash of each row's pairs, uint64 [n].
 
     Args:
-        parts: int64 [n, P] each, numbers that together say what a pair is.
-        valid: bool [n, P], the pairs that count.
+        parts: int64 [n, P] each, numbers that together identify a pair.
+        valid: bool [n, P], the pairs that are used.
     """
     hashes = np.zeros(valid.shape, np.uint64)
     for part in parts:

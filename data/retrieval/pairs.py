@@ -1,8 +1,8 @@
-"""Key-value pairs asked for in evaluation: bare recall as it is trained, and rows that ask from farther away.
+"""Key-value pairs in evaluation: recall as in training, and rows with more distance between pair and question.
 
-`Mqar` gives held-out rows of `data/mqar.py`, as they are trained on. `FarPairs` lengthens rows of pairs: half of the
-pairs (rounded up) are asked once, at the row's end, and between the pairs and these questions stands filler that holds
-no copy of them, so that nothing nearer than the row's beginning tells their answers.
+`Mqar` has held-out rows of `data/mqar.py`, as in training. `FarPairs` lengthens rows of pairs: half of the pairs
+(rounded up) are asked once, at the end of the row, and the filler between the pairs and these questions has no copy of
+them, so that only the beginning of the row determines their answers.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ from data.retrieval.tokens import excluding
 from data.streams import Stream
 
 PARTS = {name: 16 + index for index, name in enumerate(("counted", "questions", "gaps", "filler", "text"))}
-ROUNDS = 64  # times the filler's length that a text is searched for tokens other than keys
+ROUNDS = 64  # a text is searched for tokens other than keys over this many times the filler's length
 
 
 @dataclass(frozen=True)
 class Mqar(PairTask):
-    """Held-out rows of bare key-value recall; `needles` is the number of pairs.
+    """Held-out rows of key-value recall without filler; `needles` is the number of pairs.
 
-    Pairs come first, then every key once in random order; what is left of the row is padding, as in training.
+    Pairs come first, then every key once in random order; the rest of the row is padding, as in training.
     """
 
     name: str = field(default="mqar", init=False)
@@ -35,7 +35,7 @@ class Mqar(PairTask):
         """See `PairTask`. Answers are in the order of their questions.
 
         Raises:
-            UserError: a row for training is asked for; `data/mqar.py` makes those.
+            UserError: training rows are requested; `data/mqar.py` makes those.
         """
         tokens, columns, requested, m = self._drawn(draw, first, count, length, pairs, vary)
         valid = np.arange(pairs) < m[:, None]
@@ -53,7 +53,7 @@ class Mqar(PairTask):
         """Returns tokens [n, length], the columns of questions, the numbers of their pairs [n, P] and m [n]."""
         if not draw.held_out:
             raise UserError("mqar: rows for training are made by data/mqar.py")
-        # Rows of exactly so many pairs are the same at every length, and padded.
+        # Rows with exactly this number of pairs are the same at every length, apart from padding.
         drawn_at = length - 1 if vary else 4 * pairs - 1
         result = mqar.evaluation_rows(
             draw.seed, first, count, length=drawn_at, pairs=pairs, vocab_size=self.vocab_size, fixed=not vary
@@ -69,21 +69,21 @@ class Mqar(PairTask):
         return tokens, columns, requested, m
 
     def far_filler(self, draw: Draw, part: int, first: int, length: int, stated: Pairs) -> np.ndarray:
-        """See `PairTask`: token 0 may be a key here, and a value may stand in several pairs."""
+        """See `PairTask`: token 0 may be a key here, and a value may be in several pairs."""
         return excluding(draw.key(self.name, part), first, length + 1, distinct(stated.tokens), self.vocab_size)
 
 
 @dataclass(frozen=True)
 class FarPairs:
-    """Rows of pairs, of which half are asked once, at the end; `needles` is the number of pairs.
+    """Rows of pairs, half of which are asked once, at the end; `needles` is the number of pairs.
 
     Attributes:
-        task: what the pairs are of.
-        filler: between the pairs and the counted questions: `questions` (for the other pairs, answered, round after
-            round in another order; gaps where there is no other pair), `gaps` (each other pair asked once, in place g
+        task: that defines the pairs.
+        filler: between the pairs and the counted questions: `questions` (for the other pairs, answered, repeatedly,
+            each round in another order; gaps if there is no other pair), `gaps` (each other pair asked once, in slot g
             with p ~ g^(power - 1), the rest as in the task's gaps) or `text`.
         power: of `gaps`.
-        text: what filler of text is cut from, without the tokens that are keys of the row.
+        text: from which filler of text is cut, without the tokens that are keys of the row.
     """
 
     task: PairTask
@@ -103,7 +103,7 @@ class FarPairs:
         return self.task.needles
 
     def shortest(self, needles: int | None = None) -> int:
-        """See `rows.Task`: as many tokens as where every pair is asked."""
+        """See `rows.Task`: as many tokens as if every pair were asked."""
         return self.task.shortest(needles)
 
     def chance(self, needles: int | None = None) -> float:
@@ -123,17 +123,17 @@ class FarPairs:
     ) -> Rows:
         """See `rows.Task`; every row has exactly `needles` pairs.
 
-        Where the length is odd, a row ends with one token of padding.
+        If the length is odd, a row ends with one token of padding.
 
         Raises:
-            UserError: the length or the vocabulary does not hold it, or the number of pairs is to vary.
+            UserError: the length or the vocabulary is too small, or the number of pairs is to vary.
         """
         pairs = needles or self.needles
         if length < self.shortest(pairs):
             least = self.shortest(pairs)
             raise UserError(f"a row of {length} tokens is too short for {self.name}: {pairs} pairs need {least}")
         if vary:
-            raise UserError(f"{self.name}: rows that ask from far have one number of pairs")
+            raise UserError(f"{self.name}: rows beyond the training length need a fixed number of pairs")
         stated = self.task.pairs_of(draw, first, count, pairs, False)
         size, width = stated.tokens.shape[1], stated.width
         requested, others = self._chosen(draw, first, count, pairs)
@@ -147,13 +147,13 @@ class FarPairs:
         return pair_rows(tokens, stated, np.broadcast_to(columns, requested.shape), requested, requested >= 0)
 
     def reason(self, needles: int | None) -> str | None:
-        """Returns why no filler can be made for so many pairs, or None."""
+        """Returns why there is no filler for this many pairs, or None."""
         pairs = needles or self.needles
         if self.filler == "text" and self.text is None:
             return "eval.retrieval.filler = text: the run reads no text"
         random = not isinstance(self.task, GapTask) or self.task.random_filler
         if self._kind(pairs) == "gaps" and random and self.task.vocab_size <= 2 * pairs:
-            return f"eval.retrieval.filler = gaps: {pairs} pairs leave no token of {self.task.vocab_size} for filler"
+            return f"eval.retrieval.filler = gaps: {pairs} pairs leave no filler of {self.task.vocab_size} tokens"
         return None
 
     def _kind(self, pairs: int) -> str:
@@ -169,7 +169,7 @@ class FarPairs:
         return order[:, : -(-pairs // 2)], order[:, -(-pairs // 2) :]
 
     def _between(self, draw: Draw, first: int, stated: Pairs, others: np.ndarray, places: int) -> np.ndarray:
-        """Returns the filler, int32 [n, K + 1 times `places`]."""
+        """Returns the filler, int32 [n, (K + 1) * places]."""
         count, number = others.shape
         pairs, width = stated.values.shape[1], stated.width
         kind = self._kind(pairs)
@@ -190,7 +190,7 @@ class FarPairs:
         return result
 
     def _of_text(self, draw: Draw, first: int, keys: np.ndarray, room: int) -> np.ndarray:
-        assert self.text is not None, "there is a reason not to ask"
+        assert self.text is not None, "`reason` refuses this"
         size, result = len(self.text), np.zeros((len(keys), room), np.int32)
         starts = seeding.random_words(self._key(draw, "text"), first, len(keys), 1)[:, 0] % np.uint64(size)
         for row, start in enumerate(starts.astype(np.int64)):
@@ -203,12 +203,12 @@ class FarPairs:
                 result[row, have : have + len(piece)] = piece
                 have += len(piece)
             if have < room:
-                raise UserError("eval.retrieval.filler = text: the text holds too few tokens that are no keys")
+                raise UserError("eval.retrieval.filler = text: the text has too few tokens that are not keys")
         return result
 
 
 def far(task: PairTask, filler: str, *, power: float, text: Callable[[], Stream | None]) -> FarPairs:
-    """Returns the task's rows for lengths beyond the training length; `filler` auto is as the task is trained."""
+    """Returns the task's rows for lengths beyond the training length; `filler` auto is as in training."""
     if filler == "auto":
         filler = "gaps" if isinstance(task, GapTask) else "questions"
     return FarPairs(task, filler, power, text() if filler == "text" else None)

@@ -37,7 +37,7 @@ class Passkey(TextTask):
         if self.short:
             needle, question, answer = ("#key=", key, ";"), ("#key=",), key
         else:
-            # The answer has the number's space, so that tokenizers which join the two see it as in the needle.
+            # The answer includes the space before it, so that tokenizers which join the two see it as in the needle.
             needle, question, answer = (
                 (" The pass key is", f" {key}", ". Remember it."),
                 (" What is the pass key? The pass key is",),
@@ -46,10 +46,10 @@ class Passkey(TextTask):
         return Sample((needle,), ((answer, 0),), question, (key,), ((key, self.digits),), (needle[0], key))
 
     def distractor(self, dice: Dice, sample: Sample) -> Needle:
-        """There is none: another pass key would be as good an answer."""
+        """There is none: another pass key would be an equally valid answer."""
         raise NotImplementedError
 
 
 def make(setting: Setting) -> Task:
-    """Returns the task that a setting names."""
+    """Returns the task for a setting."""
     return Passkey(setting.encode, setting.hay(), 1, setting.short, digits=setting.retrieval.digits or 5)

@@ -1,4 +1,4 @@
-"""The protocol of a retrieval task: rows of tokens, where their answers are, and what they refer to."""
+"""The protocol of a retrieval task: rows of tokens, their answers' positions, and the positions they refer to."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,21 +10,21 @@ from data.retrieval.draws import Draw
 
 @dataclass(frozen=True)
 class Rows:
-    """n rows of one task, each of one length, with A answers and N needles in the row that has most.
+    """n rows of one task, all of one length, with up to A answers and N needles.
 
     Attributes:
         tokens: int32 [n, length].
-        spans: int32 [n, A, 2], each answer's first token and the one behind its last; (0, 0) where a row has fewer.
-        depths: float [n, A], where what an answer is about begins: 0 (the haystack's start) .. 1 (its end), counted in
-            tokens of haystack or, among bare pairs, in pairs; NaN where a row has fewer.
-        needles: int32 [n, N, 2], the tokens of everything told that could be asked for; (0, 0) where a row has fewer.
-        scored: bool [n, length], the tokens of answers and what separates them.
-        prompts: int32 [n], the tokens before those that a model is asked to generate; the rest of the row up to `ends`.
+        spans: int32 [n, A, 2], [first, end) of each answer; (0, 0) where a row has fewer.
+        depths: float [n, A], where the answer's source begins: 0 (start of the haystack) .. 1 (its end), counted in
+            tokens of haystack or, for tasks of pairs, in pairs; NaN where a row has fewer.
+        needles: int32 [n, N, 2], the tokens of everything that could be asked for; (0, 0) where a row has fewer.
+        scored: bool [n, length], the tokens of answers and of the separators between them.
+        prompts: int32 [n], the tokens before those to be generated, which are the rest of the row up to `ends`.
         ends: int32 [n], the end of the last answer.
-        pairs: int32 [n], how many needles, pairs, hops or tokens a row holds.
-        references: for each row the answers as text (token numbers, for tasks of bare tokens).
-        distances: int32 [n, A], tokens from the end of the nearest copy of what an answer is about (the last token of
-            its pair, needle or segment) to the answer's first token; 0 where a row has fewer.
+        pairs: int32 [n], the number of needles, pairs, hops or tokens in each row.
+        references: for each row the answers as text (token numbers, for tasks in bare tokens).
+        distances: int32 [n, A], tokens from the end of the nearest copy of the answer's source (the last token of its
+            pair, needle or segment) to the answer's first token; 0 where a row has fewer.
     """
 
     tokens: np.ndarray
@@ -39,7 +39,7 @@ class Rows:
     distances: np.ndarray
 
     def batch(self, answer_weight: float = 1.0, text_weight: float = 0.0) -> dict[str, np.ndarray]:
-        """Returns tokens, targets int32 and weights float32, [n, length - 1]; a target's weight tells what it is."""
+        """Returns tokens, targets int32 and weights float32, [n, length - 1]; weights are those of the targets."""
         weights = np.where(self.scored[:, 1:], np.float32(answer_weight), np.float32(text_weight))
         return {"tokens": self.tokens[:, :-1], "targets": self.tokens[:, 1:], "weights": weights}
 
@@ -49,8 +49,8 @@ class Task(Protocol):
 
     Attributes:
         name: as in `config.data.weights`.
-        needles: how many needles, pairs, hops or tokens a row holds if nothing else is asked.
-        all_depths: a row's answers are about all depths at once, and `depth` is not taken.
+        needles: default number of needles, pairs, hops or tokens per row.
+        all_depths: a row's answers cover all depths at once, and `depth` is not accepted.
     """
 
     @property
@@ -66,10 +66,10 @@ class Task(Protocol):
         """See the class."""
 
     def shortest(self, needles: int | None = None) -> int:
-        """Returns the tokens that a row with so many needles needs at most, without any haystack."""
+        """Returns the maximum number of tokens that a row with `needles` needles takes, without any haystack."""
 
     def chance(self, needles: int | None = None) -> float:
-        """Returns the share of answers that a guess among all values there can be gets right."""
+        """Returns the share of answers that uniform guessing among all possible values gets right."""
 
     def rows(
         self,
@@ -85,16 +85,16 @@ class Task(Protocol):
         """Returns rows first .. first + count - 1, each a function of (draw, its number) and the setting.
 
         Args:
-            draw: seed, stage, and whether for training or for evaluation.
-            first: the first row's number.
+            draw: seed, stage, and whether for training or evaluation.
+            first: number of the first row.
             count: how many.
-            length: tokens a row, to the token.
-            needles: how many needles (pairs, hops, tokens) a row; None: the task's own number.
-            depth: 0 .. 1, where the needle asked for lies, or one of them; None: anywhere, drawn uniformly.
+            length: exact number of tokens per row.
+            needles: needles (pairs, hops, tokens) per row; None: the task's default.
+            depth: 0 .. 1, of the requested needle, or one of them; None: anywhere, drawn uniformly.
             vary: draw the number of needles uniformly from 1 .. needles, as training does.
 
         Raises:
-            UserError: the length does not hold it.
+            UserError: the length is too short.
         """
 
 

@@ -1,9 +1,9 @@
-"""Selective copying (Jing et al., 1706.02761; Mamba, 2312.00752, section 4.1): what stood among the blanks, in order?
+"""Selective copying (Jing et al., 1706.02761; Mamba, 2312.00752, section 4.1): the tokens among the blanks, in order.
 
-m tokens lie at random places among blanks (token 0); then comes a mark (token 1), and after it the m tokens in their
-order. Tokens are drawn from the rest of the vocabulary and may come twice. Differences from Mamba: the row is text that
-a language model may read, one mark and then the answer, where Mamba has m marks and reads the answer off them; blanks
-are one token.
+m tokens are at random positions among blanks (token 0); then comes a mark (token 1), and after it the m tokens in
+order. Tokens are drawn from the rest of the vocabulary and may repeat. Differences from Mamba: the row is a sequence
+for language modeling, one mark and then the answer, while Mamba has m marks and reads the answer off them; blanks are
+one token.
 """
 
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ class SelectiveCopy:
         depth: float | None = None,
         vary: bool = False,
     ) -> Rows:
-        """See `rows.Task`. Each token is an answer; its depth is its place over the places there are."""
+        """See `rows.Task`. Each token is an answer; its depth is its position over the number of positions."""
         most = needles or self.needles
         if length < self.shortest(most):
             raise UserError(f"a row of {length} tokens is too short for selective_copy: it needs {self.shortest(most)}")
@@ -89,7 +89,7 @@ class SelectiveCopy:
         return settled(make, content, len(m), draw.held_out)[0]
 
     def _places(self, draw: Draw, first: int, m: np.ndarray, most: int, length: int) -> np.ndarray:
-        """Returns m different columns in rising order, int64 [n, most], all before the mark."""
+        """Returns m different columns in increasing order, int64 [n, most], all before the mark."""
         columns = length - 2
         words = seeding.random_words(draw.key(self.name, 1), first, len(m), columns)[:, :columns].copy()
         words[np.arange(columns) >= length - 1 - m[:, None]] = np.iinfo(np.uint64).max
@@ -99,5 +99,5 @@ class SelectiveCopy:
 
 
 def make(setting: Setting) -> Task:
-    """Returns the task that a setting names."""
+    """Returns the task for a setting."""
     return SelectiveCopy(setting.retrieval.needles, setting.retrieval.vocab_size)

@@ -1,4 +1,4 @@
-"""What a retrieval task is built from: the config, its tokenizer, and the text that a haystack is cut from."""
+"""What a retrieval task is built from: the config, its tokenizer, and the text for its haystack."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,14 +14,14 @@ from data.tokenizers import Tokenizer
 
 @dataclass(frozen=True)
 class Setting:
-    """What each task's `make` gets.
+    """The argument of each task's `make`.
 
     Attributes:
         name: of the task, since a file may hold several.
         config: resolved.
-        tokenizer: the run's; tasks of bare tokens need none.
-        text: what haystacks of text are cut from.
-        haystack: of the needles: noise, text or distractors; empty for tasks that have none.
+        tokenizer: the run's; tasks in bare tokens need none.
+        text: for haystacks of text.
+        haystack: noise, text or distractors; empty for tasks without one.
     """
 
     name: str
@@ -60,13 +60,13 @@ class Setting:
         """Returns the haystack.
 
         Raises:
-            UserError: the task does not have it, or the run reads no text to cut it from.
+            UserError: the task does not support it, or the run reads no text to cut it from.
         """
         if self.haystack not in tasks.RETRIEVAL[self.name].haystacks:
             allowed = " or ".join(tasks.RETRIEVAL[self.name].haystacks)
-            raise UserError(f"{self.name}: has no {self.haystack}; its haystack is {allowed}")
+            raise UserError(f"{self.name}: does not support a haystack of {self.haystack}; allowed: {allowed}")
         if self.haystack == "text":
             if self.text is None:
-                raise UserError(f"{self.name}: its haystack is the run's text, and the run reads none")
+                raise UserError(f"{self.name}: its haystack is the run's text, but the run reads no text")
             return Text(self.text)
         return Distractors(self.encode) if self.haystack == "distractors" else Noise(self.encode)

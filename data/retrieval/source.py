@@ -1,4 +1,4 @@
-"""A task's rows as batches: fresh ones for training, held-out ones for a validation loss."""
+"""A task's rows as batches: new ones for training, held-out ones for a validation loss."""
 
 from collections.abc import Iterator
 
@@ -11,19 +11,19 @@ from data.retrieval.rows import Task
 
 
 class TaskSource:
-    """Fresh training rows of one stage; row i is a function of (seed, stage, i) and the setting alone.
+    """Training rows of one stage; row i is a function of (seed, stage, i) and the setting alone.
 
     Args:
         task: from `make`.
         draw: seed and stage.
-        length: T, tokens a row of the batch.
-        needles: most needles (pairs, hops, tokens) a row; drawn uniformly from 1 .. needles.
-        answer_weight: of the loss at answers' tokens.
-        text_weight: of the loss at all others.
-        segments: also give `positions` and `segments`, for batches with packed documents; a row is one piece.
+        length: T, tokens per row of the batch.
+        needles: maximum needles (pairs, hops, tokens) per row; drawn uniformly from 1 .. needles.
+        answer_weight: loss weight of the answers' tokens.
+        text_weight: loss weight of all other tokens.
+        segments: also return `positions` and `segments`, for batches with packed documents; a row is one segment.
 
     Raises:
-        UserError: such a row may not fit the length.
+        UserError: the length may be too short for a row.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TaskSource:
 def evaluation(
     task: Task, seed: int, *, length: int, batch_size: int, rows: int, vary: bool = True, beyond: int = 0
 ) -> Iterator[Batch]:
-    """Yields `rows` held-out rows in batches that score answers alone; the last is filled up with weight 0.
+    """Yields `rows` held-out rows in batches that score only answers; the last batch is padded with weight 0.
 
     Rows do not depend on the batch size.
 
@@ -74,7 +74,7 @@ def evaluation(
         batch_size: B.
         rows: how many.
         vary: draw the number of needles as in training; else the task's own.
-        beyond: above 0, only answers count whose nearest copy lies more than so many tokens back.
+        beyond: above 0, only answers whose nearest copy is more than this many tokens back count.
     """
     for first in range(0, rows, batch_size):
         count = min(batch_size, rows - first)

@@ -1,8 +1,8 @@
-"""Variable tracking (RULER, 2404.06654): a chain of assignments in a haystack; which names hold the value?
+"""Variable tracking (RULER, 2404.06654): a chain of assignments in a haystack; which names have the value?
 
-`VAR ABCDE = 12345`, and then each `VAR FGHIJ = VAR ABCDE` takes the value on from the name before: one chain, four
-hops unless said otherwise, so five names, and all of them are asked for. Differences from RULER: no worked example
-before the text; assignments go in at the token, in their order; names follow in the order of the chain.
+`VAR ABCDE = 12345`, and then each `VAR FGHIJ = VAR ABCDE` copies the value of the previous name: one chain, four hops
+by default, so five names, all of which are asked for. Differences from RULER: no worked example before the text;
+assignments are inserted between tokens, in their order; names are answered in the order of the chain.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class VariableTracking(TextTask):
 
     @property
     def chained(self) -> bool:
-        """A name is told before it is used."""
+        """A name is stated before it is used."""
         return True
 
     def chance(self, needles: int | None = None) -> float:
@@ -88,7 +88,7 @@ def _question(value: str, names: int) -> Needle:
 
 
 def make(setting: Setting) -> Task:
-    """Returns the task that a setting names."""
+    """Returns the task for a setting."""
     fields = setting.retrieval
     size = {"digits": fields.digits or 5, "letters": fields.letters if setting.short else 5}
     return VariableTracking(setting.encode, setting.hay(), fields.needles, setting.short, **size)

@@ -1,11 +1,11 @@
-"""What lists of words share (RULER, 2404.06654, appendix B): which words occur most often?
+"""The base of tasks on lists of words (RULER, 2404.06654, appendix B): which words occur most often?
 
-A row is an introduction, a list in which some words are repeated, a question, and the words asked for. Parts are
-tokenised apart and joined as tokens, so that a row is as long as asked to the token.
+A row is an introduction, a list in which some words are repeated, a question, and the requested words. Parts are
+tokenized separately and joined as tokens, so that a row has exactly the requested length.
 
-Without a depth the list is shuffled, as RULER's is. A depth d keeps the words asked for out of the list's end: their
-copies lie anywhere in its first C + d (N - C) entries, of N entries and C copies. Beyond that stretch nothing but words
-that are not asked for is left, so that nobody who reads the end of the list alone can answer.
+Without a depth the list is shuffled, as in RULER. With a depth d the copies of the requested words are anywhere in the
+first C + d (N - C) entries, of N entries and C copies. The rest of the list has only other words, so that its end alone
+does not determine the answer.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ from data.retrieval.in_text import Laid, joined
 from data.retrieval.rows import Rows
 from data.retrieval.tokens import numbers
 
-DOTS = " ..."  # of entries that say nothing, and of what is left of a row where no entry fits
+DOTS = " ..."  # filler entries, and the remainder of a row that no entry fits
 
 
 @dataclass(frozen=True)
 class WordList:
-    """A list of entries; each kind says which words it holds how often.
+    """A list of entries; each kind defines which words it has how often.
 
     Attributes:
         encode: the tokenizer.
-        needles: how many words are asked for.
+        needles: number of requested words.
         short: words of `letters` letters, without an introduction.
         letters: of the short form.
     """
@@ -47,7 +47,7 @@ class WordList:
 
     @property
     def numbered(self) -> bool:
-        """Whether entries and answers have a number before them."""
+        """Whether entries and answers are preceded by a number."""
         return False
 
     def word(self, dice: Dice) -> str:
@@ -55,31 +55,31 @@ class WordList:
         raise NotImplementedError
 
     def word_size(self) -> int:
-        """Returns the bytes of a word, which are all alike, with the space before it."""
+        """Returns the bytes of a word, the same for all, with the space before it."""
         raise NotImplementedError
 
     def least(self, needles: int) -> list[tuple[str, int]]:
-        """Returns (word, copies) of the shortest list with so many words asked for; "?" is any word."""
+        """Returns (word, copies) of the shortest list with this many requested words; "?" is any word."""
         raise NotImplementedError
 
     def fill(self, dice: Dice, asked: Sequence[str], room: int) -> tuple[list[int], list[str]]:
-        """Returns (copies of each word asked for, all other entries), of at most `room` tokens with their numbers."""
+        """Returns (copies of each requested word, all other entries), in at most `room` tokens with their numbers."""
         raise NotImplementedError
 
     def introduction(self, needles: int) -> str:
-        """Returns what stands before the list."""
+        """Returns the text before the list."""
         raise NotImplementedError
 
     def question(self, needles: int) -> str:
-        """Returns what stands behind the list."""
+        """Returns the text after the list."""
         raise NotImplementedError
 
     def in_order(self, asked: Sequence[str], entries: Sequence[str]) -> list[str]:
-        """Returns the words asked for in the order of the answers."""
+        """Returns the requested words in the order of the answers."""
         raise NotImplementedError
 
     def shortest(self, needles: int | None = None) -> int:
-        """See `rows.Task`: a word counts a token for each of its bytes."""
+        """See `rows.Task`: a word counts one token per byte."""
         most = needles or self.needles
         return max(self._least(number) for number in {1, most})
 

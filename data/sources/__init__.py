@@ -12,18 +12,18 @@ from data.corpora import Opened
 
 
 def open_data(data: ConfigDict, vocab_size: int | None = None) -> Opened:
-    """Opens the corpus that `config.data` names, prepared first where the cache does not hold it yet.
+    """Opens the corpus that `config.data` names, preparing it if it is not in the cache.
 
     Args:
         data: of a resolved config.
-        vocab_size: of the model, where it is known, which the ids of token files must be below.
+        vocab_size: of the model, if known; the ids of token files must be below it.
 
     Raises:
-        UserError: an unknown source; no such files or data set, unreadable text or tokens, or a split that would be
-            empty; or what a source refuses, see its `open_corpus`.
+        UserError: an unknown source; no such files or data set, unreadable text or tokens, or an empty split; or from
+            the source's `open_corpus`.
     """
     name = sources.source(data)
     if name not in sources.SOURCES:
-        raise UserError(f"data.source = {name!r}: is no source of text{nearest(name, sources.SOURCES)}")
+        raise UserError(f"data.source = {name!r}: is not a source of text{nearest(name, sources.SOURCES)}")
     result: Opened = importlib.import_module(f"data.sources.{name}").open_corpus(data, vocab_size)
     return result

@@ -1,4 +1,4 @@
-"""Two splits of separate texts: described by a manifest in the cache, and documents that are in both counted."""
+"""Two splits of separate texts: a manifest in the cache describes them, and counts documents that are in both."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def open_apart(train: Whole, data: ConfigDict) -> Corpus:
-    """Opens a corpus whose validation documents are those of `data.validation_path`, whatever trains.
+    """Opens a corpus whose validation documents come from `data.validation_path`, whatever trains.
 
     Raises:
-        UserError: no such files, or what `described` refuses.
+        UserError: no such files, or from `described`.
     """
     where = data.validation_path
     held = documents.matching_files(where, "data.validation_path")
@@ -57,18 +57,18 @@ def described(
     """Returns a corpus of two splits of texts; warns of validation documents that train, or refuses them.
 
     Args:
-        entry: of the cache, which holds the manifest.
+        entry: of the cache, for the manifest.
         key: see `Corpus`.
         about: `source` and `files`.
-        splits: what the manifest says of the split.
+        splits: the manifest's description of the split.
         texts: by split.
-        fields: what names each split in the config, for messages.
+        fields: the config field of each split, for messages.
         data: of a resolved config.
-        duplicates: documents that were left out before.
-        skipped: empty documents that were left out before.
+        duplicates: number of documents already left out.
+        skipped: number of empty documents already left out.
 
     Raises:
-        UserError: a split holds no text, or more validation documents train than `data.validation_in_train` allows.
+        UserError: a split has no text, or more validation documents train than `data.validation_in_train` allows.
     """
     folder = cache.private_folder(data.cache_dir, "corpora") / entry
     cache.entry(folder, lambda work: _describe(work, about, splits, texts, fields, duplicates, skipped))
@@ -78,7 +78,7 @@ def described(
     most = data.validation_in_train
     if shared > most * of:
         raise UserError(
-            f"{fields['validation']}: {shared:,} of its {of:,} documents are in {_short(fields['train'])} too, "
+            f"{fields['validation']}: {shared:,} of its {of:,} documents are also in {_short(fields['train'])}, "
             f"word for word, and data.validation_in_train = {most:g} allows {most:.0%}"
         )
     return Corpus(key, texts["train"], texts["validation"], manifest, data.cache_dir)
@@ -89,10 +89,10 @@ def _short(field: str) -> str:
 
 
 def _warn_of_shared(manifest: dict[str, Any]) -> None:
-    """Warns of validation documents that are trained on too."""
+    """Warns of validation documents that are also training documents."""
     shared, of = manifest.get("validation_in_train", 0), manifest["documents"]["validation"]
     if shared:
-        message = f"{shared:,} of the {of:,} validation documents are in the train split too, word for word"
+        message = f"{shared:,} of the {of:,} validation documents are also in the train split, word for word"
         print(f"warning: {manifest['source']}: {message}", file=sys.stderr)
 
 
@@ -105,14 +105,14 @@ def _describe(
     duplicates: int,
     skipped: int,
 ) -> None:
-    """Reads both splits once for the counts and hashes of their manifest, in `folder`; see `described`.
+    """Reads both splits once, for the counts and hashes of the manifest in `folder`; see `described`.
 
     Raises:
-        UserError: a split holds no text, or every validation document is a training document.
+        UserError: a split has no text, or every validation document is a training document.
     """
     total = hashlib.sha256()
     content, counts = {}, {}
-    hashes = {name: array("Q") for name in texts}  # 8 bytes a document, since there may be many millions
+    hashes = {name: array("Q") for name in texts}  # 8 bytes per document: there may be many millions
     for name, split_texts in texts.items():
         of_split, size = hashlib.sha256(), 0
         for text in split_texts:
@@ -123,13 +123,13 @@ def _describe(
             if encoded:
                 hashes[name].append(int.from_bytes(hashlib.sha256(encoded).digest()[:8]))
         if not size:
-            raise UserError(f"{fields[name]}: holds no text")
+            raise UserError(f"{fields[name]}: has no text")
         content[name], counts[name] = of_split.hexdigest(), size
     train, validation = (np.frombuffer(hashes[name], np.uint64) for name in ("train", "validation"))
     shared = int(np.isin(validation, train).sum())
     if shared == len(validation):
         raise UserError(
-            f"{fields['validation']}: all its documents are in {_short(fields['train'])} too, word for word"
+            f"{fields['validation']}: all its documents are also in {_short(fields['train'])}, word for word"
         )
     manifest = {
         **about,

@@ -1,4 +1,4 @@
-"""The source `files`: text, JSON lines, columns or token ids of the files that `data.path` names."""
+"""The source `files`: text, JSON lines, columns or token ids from the files of `data.path`."""
 
 import hashlib
 from functools import partial
@@ -19,14 +19,14 @@ def open_corpus(data: ConfigDict, vocab_size: int | None) -> Corpus | TokenCorpu
     """Opens the source; see `data.sources.open_data`.
 
     Raises:
-        UserError: see there, or a field of token files is set and the files hold text.
+        UserError: see there, or a field for token files is set and the files have text.
     """
     data = _saved(data)
     if (result := _open_tokens(data, vocab_size)) is not None:
         return result
     for name in ("vocab_size", "separator"):
         if data[name] is not None:
-            raise UserError(f"data.{name} = {data[name]}: is of token files, and what this run reads is text")
+            raise UserError(f"data.{name} = {data[name]}: applies to token files only, and this run reads text")
     files, read = documents.matching_files(data.path), partial(documents.read_text, field=data.field)
     field = f"data.path = {data.path!r}"
     if data.validation_path:
@@ -38,9 +38,9 @@ def open_corpus(data: ConfigDict, vocab_size: int | None) -> Corpus | TokenCorpu
 
 
 def _saved(data: ConfigDict) -> ConfigDict:
-    """Returns the data with the splits of a DatasetDict that `datasets` saved in place of its folder.
+    """Returns the data config with the splits of a saved DatasetDict in place of its folder.
 
-    `train` trains; `validation`, else `test`, validates where `data.validation_path` names nothing.
+    `train` trains; `validation`, else `test`, validates if `data.validation_path` is not set.
 
     Raises:
         UserError: it has no split `train`.
@@ -57,7 +57,7 @@ def _saved(data: ConfigDict) -> ConfigDict:
 
 
 def _open_tokens(data: ConfigDict, vocab_size: int | None) -> TokenCorpus | None:
-    """Opens token files; returns None where `data.path` names text."""
+    """Opens token files; returns None if `data.path` names text."""
     train = _stored_tokens(documents.matching_paths(data.path), data)
     if not any(formats.of_tokens(path, formats.head(path)) for _, path in train):
         return None
@@ -75,7 +75,7 @@ def _open_tokens(data: ConfigDict, vocab_size: int | None) -> TokenCorpus | None
 
 
 def _stored_tokens(files: list[tuple[str, Path]], data: ConfigDict) -> list[tuple[str, Path]]:
-    """Returns files with those whose column holds token ids replaced by token files in the cache."""
+    """Returns the files, with those whose column has token ids replaced by token files in the cache."""
     results = []
     for name, path in files:
         of_columns = formats.of_columns(formats.head(path))
@@ -97,10 +97,10 @@ def _store_tokens(folder: Path, source: Path, of_columns: formats.Columns, field
         file.write(bytes(llmc.HEADER))
         for ids in columns.tokens(of_columns, source, field):
             if ids.size and (ids.min() < 0 or ids.max() >= 2**32):
-                raise UserError(f"{source}: column {field!r} holds an id outside 0 .. 2**32 - 1")
+                raise UserError(f"{source}: column {field!r} has an id outside 0 .. 2**32 - 1")
             count += len(ids)
             file.write(ids.astype("<u4").tobytes())
         if count >= 2**31:
-            raise UserError(f"{source}: column {field!r} holds {count:,} ids; a file may hold 2**31 - 1")
+            raise UserError(f"{source}: column {field!r} has {count:,} ids; the maximum per file is 2**31 - 1")
         file.seek(0)
         file.write(np.array([20240801, 7, count], "<i4").tobytes())

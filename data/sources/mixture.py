@@ -1,7 +1,7 @@
 """The source `mixture`: several texts as one corpus, each with its weight and its share in the fingerprint.
 
-Training draws rows of each text in proportion to the weights (`data.pipeline`), exactly and without drift, each text in
-an order of its own. The validation splits stand one after the other, and their losses are given apart and together.
+Training draws rows of each text in exact proportion to the weights (`data.pipeline`), each text in its own order. The
+validation splits are concatenated; their losses are reported separately and together.
 """
 
 import hashlib
@@ -26,8 +26,8 @@ def open_corpus(data: ConfigDict, vocab_size: int | None) -> MixedCorpus:
     """Opens the source; see `data.sources.open_data`.
 
     Raises:
-        UserError: see there, with the text's place in the mixture; text beside token files without a tokenizer.json
-            that says what both their ids mean; or too many documents that validate one text and train another.
+        UserError: as `open_corpus`, with the text's index in the mixture; text beside token files without a
+            tokenizer.json for both; or too many documents that validate one text and train another.
     """
     names = tuple(mixture_names(data.mixture))
     texts = []
@@ -44,7 +44,7 @@ def open_corpus(data: ConfigDict, vocab_size: int | None) -> MixedCorpus:
             f"{name}: {'text' if one.holds_text else 'token ids'}" for name, one in zip(names, texts, strict=True)
         )
         raise UserError(
-            f"data.tokenizer = {data.tokenizer!r}: data.mixture has text beside token files ({kinds}); name the "
+            f"data.tokenizer = {data.tokenizer!r}: data.mixture has text beside token files ({kinds}); set it to the "
             "tokenizer.json that made the ids, which then encodes the text too"
         )
     weights = [float(one["weight"]) for one in data.mixture]
@@ -63,7 +63,7 @@ def _fingerprint(
         "source": "mixture",
         "files": sum(one["files"] for one in about),
         "bytes": sum(one["bytes"] for one in about),
-        "sha256": "",  # each text has its own
+        "sha256": "",  # each text has one
         "documents_sha256": digest([one["documents_sha256"] for one in about]),
         "split": {"kind": "mixture", "texts": [one["split"] for one in about]},
         "texts": [{"name": name, "share": share, **one} for name, share, one in zip(names, shares, about, strict=True)],
@@ -71,7 +71,7 @@ def _fingerprint(
 
 
 def _refuse_shared(names: Sequence[str], texts: Sequence[Corpus | TokenCorpus], data: ConfigDict) -> None:
-    """Refuses texts whose validation documents train another: each text by itself was looked at when it was opened.
+    """Refuses texts whose validation documents train another; each text alone was checked when it was opened.
 
     Raises:
         UserError: more of a text's validation documents than `data.validation_in_train` allows.
@@ -85,14 +85,14 @@ def _refuse_shared(names: Sequence[str], texts: Sequence[Corpus | TokenCorpus], 
     for name, other, count, of in json.loads((folder / "shared.json").read_text()):
         if count > data.validation_in_train * of:
             raise UserError(
-                f"data.mixture: {count:,} of the {of:,} validation documents of {known[name][0]} train in "
+                f"data.mixture: {count:,} of the {of:,} validation documents of {known[name][0]} also train in "
                 f"{known[other][0]}, word for word, and data.validation_in_train = {data.validation_in_train:g} allows "
                 f"{data.validation_in_train:.0%}"
             )
 
 
 def _count_shared(folder: Path, texts: Sequence[Corpus]) -> None:
-    """Writes [text, other text, documents that validate the one and train the other, documents that validate it]."""
+    """Writes [text, other text, documents that validate the one and train the other, validation documents]."""
     hashes = [[_hashes(one.train), _hashes(one.validation)] for one in texts]
     results = []
     for index, (_, validation) in enumerate(hashes):

@@ -1,6 +1,6 @@
 """Files of text, written once as a TFDS data set in the cache.
 
-The entry's key covers the files' content, so that a changed file is another entry and stale data cannot be read.
+The entry's key covers the files' content: a changed file gives a new entry, so stale data cannot be read.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from data.documents import Document, SourceFile
 if TYPE_CHECKING:
     from data.tfds_sets import Texts
 
-LISTED = 16  # files named one by one in a fingerprint; above, their count and common hash say it
+LISTED = 16  # up to this many files are listed in a fingerprint; of more, only their number and common hash
 Read = Callable[[SourceFile], Iterable[Document]]
 
 
 @dataclass(frozen=True)
 class Whole:
-    """Documents that all go to one split.
+    """Documents that all belong to one split.
 
     Attributes:
-        key: names the content.
+        key: identifies the content.
         texts: the documents.
         source, files: as in a fingerprint.
-        field: of the config, which names them, with its value, for messages.
-        duplicates, skipped: documents that were left out.
+        field: of the config, with its value, for messages.
+        duplicates, skipped: numbers of documents left out.
     """
 
     key: str
@@ -49,7 +49,7 @@ class Whole:
 
 
 class EmptySplit(UserError):
-    """The files hold no text, or too little for two splits."""
+    """The files have no text, or too little for two splits."""
 
 
 def open_prepared(
@@ -70,10 +70,10 @@ def open_prepared(
         split: hash or first, see `data.split`.
         train_share: see `data.train_share`.
         cache_dir: see `data.cache`.
-        settings: whatever else shapes the documents.
+        settings: everything else that affects the documents.
 
     Raises:
-        EmptySplit: nothing is left for one of the two.
+        EmptySplit: one of the two would be empty.
     """
     from data import tfds_sets
 
@@ -89,10 +89,10 @@ def open_prepared(
 
 
 def whole(source: str, files: Sequence[SourceFile], read: Read, data: ConfigDict, field: str) -> Whole:
-    """Returns the documents of files that all go to one split; `field` names them in messages.
+    """Returns the documents of files that all belong to one split; `field` names them in messages.
 
     Raises:
-        UserError: the files hold no text.
+        UserError: the files have no text.
     """
     from data import tfds_sets
 
@@ -112,7 +112,7 @@ def whole(source: str, files: Sequence[SourceFile], read: Read, data: ConfigDict
 def _prepare(
     folder: Path, source: str, files: Sequence[SourceFile], read: Read, split: str, train_share: float
 ) -> None:
-    """Writes the TFDS data set and `manifest.json`; two passes, so that no more than one file is in memory."""
+    """Writes the TFDS data set and `manifest.json`, in two passes, so that at most one file is in memory."""
     from data import tfds_sets
 
     plan = _plan(files, read, split, train_share)
@@ -123,7 +123,7 @@ def _prepare(
     def generate(name: str) -> Iterator[Document]:
         for file in files:
             for document in read(file):
-                # No entry: a duplicate. Before the cut the text trains, after it it validates.
+                # Missing from the plan: a duplicate. Text before the cut trains, after it validates.
                 cut = plan.cuts.get(document.name)
                 text = "" if cut is None else document.text[:cut] if name == "train" else document.text[cut:]
                 if text:
@@ -152,17 +152,17 @@ def _prepare(
 
 @dataclass
 class _Plan:
-    kind: str  # hash, first, or whole: all of it is one split
+    kind: str  # hash, first, or whole (one split)
     cuts: dict[str, int]  # by document: how many of its characters train
     duplicates: int
-    skipped: int  # files that gave no document
+    skipped: int  # files without a document
 
 
 def _plan(files: Sequence[SourceFile], read: Read, split: str, train_share: float) -> _Plan:
-    """Decides what trains and what validates.
+    """Assigns documents to the train and validation splits.
 
     Raises:
-        EmptySplit: nothing is left for one of the two.
+        EmptySplit: one of the two would be empty.
     """
     lengths: dict[str, int] = {}
     seen: set[bytes] = set()
@@ -180,7 +180,7 @@ def _plan(files: Sequence[SourceFile], read: Read, split: str, train_share: floa
         skipped += empty
     total = sum(lengths.values())
     if not total:
-        raise EmptySplit(f"{len(files)} files hold no text" if len(files) > 1 else "the file holds no text")
+        raise EmptySplit(f"{len(files)} files have no text" if len(files) > 1 else "the file has no text")
     if split == "whole":
         return _Plan("whole", lengths, duplicates, skipped)
     if split == "hash" and len(lengths) > 1:
@@ -191,7 +191,7 @@ def _plan(files: Sequence[SourceFile], read: Read, split: str, train_share: floa
     if not 0 < train < total:
         name = "train" if train == 0 else "validation"
         raise EmptySplit(
-            f"the {name} split is empty (train_share = {train_share} of {total} characters); give more text"
+            f"the {name} split is empty (train_share = {train_share} of {total} characters); more text is needed"
         )
     cuts, before = {}, 0
     for name, length in lengths.items():

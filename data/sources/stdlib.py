@@ -1,4 +1,4 @@
-"""The source `stdlib`: the Python standard library's own sources, which need no download."""
+"""The source `stdlib`: the Python standard library's sources, which need no download."""
 
 from ml_collections import ConfigDict
 
@@ -6,7 +6,7 @@ from data import documents
 from data.corpora import Corpus
 from data.sources import apart, prepared
 
-TRAIN_SHARE = 0.95  # by files; the rest, about half a megabyte, validates
+TRAIN_SHARE = 0.95  # share of the files that train; the rest, about half a megabyte, validates
 
 
 def open_corpus(data: ConfigDict, vocab_size: int | None) -> Corpus:

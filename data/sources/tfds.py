@@ -1,4 +1,4 @@
-"""The source `tfds`: a prepared TFDS data set, read where it lies."""
+"""The source `tfds`: a prepared TFDS data set, read in place."""
 
 from ml_collections import ConfigDict
 
@@ -36,14 +36,14 @@ def _whole(result: tfds_sets.Found, data: ConfigDict) -> Whole:
 
 
 def _refuse_overlap(result: tfds_sets.Found, splits: dict[str, str]) -> None:
-    """Refuses splits that have records in common: a loss on them would be one on trained text.
+    """Refuses splits that have records in common: the validation loss would include trained text.
 
     Raises:
-        UserError: naming both splits and the number of records.
+        UserError: with both splits and the number of common records.
     """
     shared = result.shared_records(splits["train"], splits["validation"])
     if shared:
         raise UserError(
             f"data.tfds.validation_split = {splits['validation']!r}: {shared:,} of its records are in train_split = "
-            f"{splits['train']!r} too; the two must not overlap, as train[:90%] and train[90%:] do not"
+            f"{splits['train']!r}, too; they must not overlap (such as train[:90%] and train[90%:])"
         )

@@ -110,13 +110,13 @@ def test_nobody_else_can_write_to_it(tmp_path):
     folder = cache.private_folder(str(tmp_path / "cache"), "corpora")
     assert folder.stat().st_mode & 0o777 == 0o700
     os.chmod(folder, 0o770)
-    with pytest.raises(UserError, match="is open to others' writing"):
+    with pytest.raises(UserError, match="is writable by others"):
         cache.private_folder(str(tmp_path / "cache"), "corpora")
 
 
 def test_a_cache_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot be made .* set data\.cache_dir or ABLAX_CACHE"):
+    with pytest.raises(UserError, match=r"cannot be created .* set data\.cache_dir or ABLAX_CACHE"):
         cache.private_folder(str(tmp_path / "file"), "corpora")
 
 

@@ -160,10 +160,10 @@ LONG = "[" * 100_000
     [
         ({}, "*.txt", r"data\.path = .*/\*\.txt': no file matches"),
         ({}, "none.txt", "none.txt': no file matches"),
-        ({"x/a.txt": "text"}, "x", r"is a folder; name its files with a glob, as .*x/\*\*/\*\.txt"),
-        ({"a.txt": ""}, "a.txt", r"data\.path = .*a\.txt': the file holds no text"),
-        ({"a.txt": "", "b.txt": ""}, "*.txt", "2 files hold no text"),
-        ({"a.txt": "x"}, "a.txt", "the train split is empty .* give more text"),
+        ({"x/a.txt": "text"}, "x", r"is a folder; set a glob such as .*x/\*\*/\*\.txt"),
+        ({"a.txt": ""}, "a.txt", r"data\.path = .*a\.txt': the file has no text"),
+        ({"a.txt": "", "b.txt": ""}, "*.txt", "2 files have no text"),
+        ({"a.txt": "x"}, "a.txt", "the train split is empty .* more text is needed"),
         ({"a.txt": b"fine\n\xff more"}, "a.txt", r"a\.txt: is not valid UTF-8 at byte offset 5 \(invalid start byte\)"),
         ({"a.txt": "text", "b.txt": b"\xc3\xa9\xc3"}, "*.txt", r"b\.txt: is not valid UTF-8 at byte offset 2"),
         ({"a.jsonl": b'{"text": "a"}\n{"text": "\xff"}\n'}, "*", r"a\.jsonl: is not valid UTF-8 at byte offset 24"),
@@ -171,7 +171,7 @@ LONG = "[" * 100_000
         ({"a.jsonl": '{"text": "a"}\n["text"]\n'}, "*", r"a\.jsonl, line 2: must be a JSON object, is list"),
         ({"a.jsonl": '{"body": "a", "n": 1}\n'}, "*", r"line 1: has no field 'text' \(data\.field\); it has body, n"),
         ({"a.jsonl": '{"text": "a"}\n{"text": 3}\n'}, "*", "line 2: field 'text' must be text, is int"),
-        ({"a.jsonl": '{"text": "\\ud800"}\n'}, "*", "line 1: field 'text' holds half a surrogate pair"),
+        ({"a.jsonl": '{"text": "\\ud800"}\n'}, "*", "line 1: field 'text' has an unpaired surrogate"),
         (
             {"a.json": '{"body": "a"}\n{"body": "b"}\n'},
             "*",
@@ -181,7 +181,7 @@ LONG = "[" * 100_000
         (
             {"a.json": '[{"text": "a"}, {"text": "\\ud800"}]\n'},
             "*",
-            r"a\.json, object 2: field 'text' holds half a surr",
+            r"a\.json, object 2: field 'text' has an unpaired surr",
         ),
         ({"a.jsonl": LONG + "\n"}, "*", "line 1: cannot be read as JSON"),
         ({"a.jsonl": '{"n": ' + "1" * 5000 + "}\n"}, "*", "line 1: cannot be read as JSON"),
@@ -314,9 +314,9 @@ def test_a_validation_path_leaves_all_of_the_path_for_training(tmp_path, capsys)
     about = corpus.fingerprint
     assert about["split"] == {"kind": "validation_path"} and about["documents"] == {"train": 2, "validation": 2}
     assert (about["files"], about["duplicates"], about["validation_in_train"]) == (5, 2, 1)
-    assert "1 of the 2 validation documents are in the train split too, word for word" in capsys.readouterr().err
+    assert "1 of the 2 validation documents are also in the train split, word for word" in capsys.readouterr().err
     assert corpus.key != apart(tmp_path, data__validation_path=str(tmp_path / "held/b.txt")).key
-    with pytest.raises(UserError, match=r"1 of its 2 documents are in data\.path = .* allows 40%"):
+    with pytest.raises(UserError, match=r"1 of its 2 documents are also in data\.path = .* allows 40%"):
         apart(tmp_path, data__validation_in_train=0.4)
-    with pytest.raises(UserError, match=r"data\.validation_path = .*: all its documents are in data\.path = "):
+    with pytest.raises(UserError, match=r"data\.validation_path = .*: all its documents are also in data\.path = "):
         apart(tmp_path, data__validation_path=str(tmp_path / "held/a.txt"), data__validation_in_train=1.0)

@@ -120,11 +120,11 @@ def test_what_is_wrong(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             "c.parquet",
             parquet,
             {"data__field": "id"},
-            r"'id' must hold text or lists of whole numbers, holds int64",
+            r"'id' must have text or lists of whole numbers, has int64",
         ),
         ("a.arrow", (files / "a.arrow").read_bytes()[:-60], {}, r"a\.arrow: is damaged Arrow"),
-        ("x.dat", b"PK\x03\x04" + b"\xff" * 99, {}, r"x\.dat: is a zip archive .* not read; see docs/data\.md"),
-        ("y.dat", b"\x89HDF\r\n\x1a\n" + b"\0" * 99, {}, r"y\.dat: is HDF5, which is not read"),
+        ("x.dat", b"PK\x03\x04" + b"\xff" * 99, {}, r"x\.dat: is a zip archive .* not supported \(see docs/data\.md"),
+        ("y.dat", b"\x89HDF\r\n\x1a\n" + b"\0" * 99, {}, r"y\.dat: is HDF5, which is not supported"),
     ]
     for name, content, more, message in cases:
         write(tmp_path, {name: content})
@@ -144,5 +144,5 @@ def test_ids_of_columns(tmp_path: Path) -> None:
     stream = corpus.stream(None, "train")
     assert np.array_equal(stream.tokens[:], np.arange(1, 7))
     pq.write_table(pa.table({"ids": [[1, -2, 3, 4]]}), tmp_path / "b.parquet")
-    with pytest.raises(UserError, match=r"b\.parquet: column 'ids' holds an id outside 0"):
+    with pytest.raises(UserError, match=r"b\.parquet: column 'ids' has an id outside 0"):
         opened(tmp_path / "b.parquet", data__field="ids", data__vocab_size=10)

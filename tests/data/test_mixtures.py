@@ -152,7 +152,7 @@ def test_what_is_wrong_with_a_mixture_is_told(given, message):
 
 def test_names_are_one_each_and_no_other_text_is_named():
     twice = ({"path": "a", "weight": 1}, {"path": "a", "weight": 2})
-    with pytest.raises(ConfigError, match="two of its texts are called 'a'"):
+    with pytest.raises(ConfigError, match="two of its texts are named 'a'"):
         settings(data__mixture=twice)
     with pytest.raises(ConfigError, match=r"data.path = 'b': data.mixture is set"):
         settings(data__mixture=twice[:1], data__path="b")
@@ -171,7 +171,7 @@ def test_text_beside_token_files_needs_the_tokenizer_of_both(folder):
             {"name": "ids", "path": str(folder / "ids.npy"), "weight": 1})  # fmt: skip
     config = settings(data__mixture=both, data__cache_dir=str(folder / "cache"), model__vocab_size=256)
     with pytest.raises(
-        UserError, match=r"text beside token files \(a: text, ids: token ids\); name the tokenizer.json"
+        UserError, match=r"text beside token files \(a: text, ids: token ids\); set it to the tokenizer.json"
     ):
         sources.open_data(config.data, 256)
 

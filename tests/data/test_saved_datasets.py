@@ -39,7 +39,7 @@ def test_files_that_the_state_does_not_list_are_not_read(folder, tmp_path):
 @pytest.mark.parametrize("name", ["../both/train/data-00000-of-00003.arrow", "gone.arrow", 7])
 def test_a_state_that_lists_other_files_is_refused(folder, tmp_path, name):
     (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
-    with pytest.raises(UserError, match="which is no file of its folder"):
+    with pytest.raises(UserError, match="which is not a file of its folder"):
         sources.open_data(settings(data__path=str(tmp_path)).data)
 
 
@@ -49,5 +49,5 @@ def test_a_dataset_dict_without_train_is_refused(tmp_path):
     with pytest.raises(UserError, match="has no split 'train'; it has test"):
         sources.open_data(settings(data__path=str(tmp_path)).data)
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["../x"]}))
-    with pytest.raises(UserError, match="which is no folder beside it"):
+    with pytest.raises(UserError, match="which is not a folder beside it"):
         sources.open_data(settings(data__path=str(tmp_path)).data)

@@ -174,15 +174,15 @@ def test_fingerprints(files: Path, tmp_path: Path) -> None:
 
 TOKENS = np.arange(100)
 WRONG: list[tuple[str, bytes, str]] = [
-    ("x.bin", shard(TOKENS)[:700], r"x\.bin: is cut off: a token shard's header has 1,024 bytes, the file 700"),
-    ("x.bin", shard(TOKENS, count=101), r"x\.bin: its header says 101 tokens, and the file holds 100"),
-    ("x.bin", shard(TOKENS, count=-1), r"x\.bin: its header says -1 tokens, and the file holds 100"),
-    ("x.bin", shard(TOKENS) + b"\1", r"x\.bin: its header says 100 tokens"),
+    ("x.bin", shard(TOKENS)[:700], r"x\.bin: is truncated: a token shard's header has 1,024 bytes, the file 700"),
+    ("x.bin", shard(TOKENS, count=101), r"x\.bin: its header has 101 tokens, the file 100"),
+    ("x.bin", shard(TOKENS, count=-1), r"x\.bin: its header has -1 tokens, the file 100"),
+    ("x.bin", shard(TOKENS) + b"\1", r"x\.bin: its header has 100 tokens"),
     ("x.bin", shard(TOKENS, version=2), r"x\.bin: is a token shard of magic 20240520 version 2; known are"),
-    ("x.bin", shard(TOKENS, magic=20240522), r"x\.bin: holds the questions of an evaluation of llm\.c"),
-    ("x.bin", TOKENS.astype("<u2").tobytes(), r"x\.bin: is no token shard: its first number is 65536,.*\.u16"),
-    ("x.u16", b"\1\0\2", r"x\.u16: has 3 bytes, an odd number"),
-    ("x.npy", b"\x93NUMPY\1\0", r"x\.npy: is no NumPy array of tokens"),
+    ("x.bin", shard(TOKENS, magic=20240522), r"x\.bin: is an evaluation file of llm\.c"),
+    ("x.bin", TOKENS.astype("<u2").tobytes(), r"x\.bin: is not a token shard: it begins with 65536;.*\.u16"),
+    ("x.u16", b"\1\0\2", r"x\.u16: has an odd number of bytes, 3"),
+    ("x.npy", b"\x93NUMPY\1\0", r"x\.npy: is not a NumPy array of tokens"),
     ("x.bin", shard([]), "the train split of the token files has 0 tokens"),
 ]
 
@@ -198,9 +198,9 @@ def test_damaged_files(tmp_path: Path, name: str, content: bytes, message: str) 
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (np.zeros((3, 4), np.uint16), "must be one row of whole numbers, is uint16 of shape 3x4"),
-        (np.zeros(9, np.float32), "must be one row of whole numbers, is float32"),
-        (np.array([{}, 1], object), "is no NumPy array of tokens"),
+        (np.zeros((3, 4), np.uint16), "must be a 1-d array of whole numbers, is uint16 of shape 3x4"),
+        (np.zeros(9, np.float32), "must be a 1-d array of whole numbers, is float32"),
+        (np.array([{}, 1], object), "is not a NumPy array of tokens"),
     ],
 )
 def test_arrays_of_something_else(tmp_path: Path, array: np.ndarray, message: str) -> None:
@@ -228,9 +228,9 @@ def test_ids_beyond_the_vocabulary(tmp_path: Path) -> None:
 
 def test_files_of_two_kinds_and_splits_of_the_same(files: Path, tmp_path: Path) -> None:
     write(tmp_path, {"in/a.bin": shard(TOKENS), "in/b.txt": "text"})
-    with pytest.raises(UserError, match=r"data\.path: matches token files and .*b\.txt, which is none"):
+    with pytest.raises(UserError, match=r"data\.path: matches token files and .*b\.txt, which is not one"):
         opened(tmp_path, data__path=str(tmp_path / "in/*"))
-    with pytest.raises(UserError, match=r"data\.validation_path: matches token files and .*0\.txt, which is none"):
+    with pytest.raises(UserError, match=r"data\.validation_path: matches token files and .*0\.txt, which is not one"):
         opened(tmp_path, data__path=str(files / "one.bin"), data__validation_path=str(files / "held/*.txt"))
     with pytest.raises(UserError, match=r"held\.bin has the same content as held\.bin of data\.path, which trains"):
         opened(tmp_path, data__path=str(files / "*d.bin"), data__validation_path=str(files / "held.bin"))
@@ -240,14 +240,14 @@ def test_files_of_two_kinds_and_splits_of_the_same(files: Path, tmp_path: Path) 
 
 def test_fields_of_token_files(files: Path, tmp_path: Path) -> None:
     text, one = {"data__path": str(files / "texts/*.txt")}, {"data__path": str(files / "one.bin")}
-    with pytest.raises(UserError, match=r"data\.vocab_size = 9: is of token files"):
+    with pytest.raises(UserError, match=r"data\.vocab_size = 9: applies to token files only"):
         opened(tmp_path, **text, data__vocab_size=9)
-    with pytest.raises(UserError, match="'none': only token files do without"):
+    with pytest.raises(UserError, match="'none': only for token files"):
         opened(tmp_path, **text, data__tokenizer="none", model__vocab_size=9)
-    with pytest.raises(UserError, match="'char': needs a text, and token files hold none"):
+    with pytest.raises(UserError, match="'char': needs a text, and token files have none"):
         opened(tmp_path, **one, data__tokenizer="char")
     for wrong, message in (
-        ({"data__separator": 3}, "data.separator = 3: is of token files"),
+        ({"data__separator": 3}, "data.separator = 3: applies to token files only"),
         ({"data__tokenizer": "none"}, "data.tokenizer = 'none': text needs one"),
         ({**one, "data__tokenizer": "none"}, "model.vocab_size: must be set where data.tokenizer = 'none'"),
         ({**one, "data__vocab_size": 300, "model__vocab_size": 299}, "must be at most model.vocab_size = 299"),

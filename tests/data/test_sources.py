@@ -81,7 +81,7 @@ def test_a_source_needs_its_field_and_excludes_the_others(name: str, folder: Pat
     with pytest.raises(ConfigError, match=rf"data\.{SOURCES[name].field} = .*: data\.source = '{name}' needs"):
         settings(data__source=name)
     for other in {*SOURCES} - {name, "stdlib"}:
-        with pytest.raises(ConfigError, match="is set and names what is read; set one of them"):
+        with pytest.raises(ConfigError, match="is also set; set one of them"):
             settings(**{**CASES[name](folder), **CASES[other](folder)})
 
 
@@ -101,5 +101,5 @@ def test_fingerprints_are_those_of_earlier_runs(folder: Path) -> None:
 def test_an_unknown_source_is_refused() -> None:
     data = settings().data
     data.source = "file"
-    with pytest.raises(UserError, match=r"data\.source = 'file': is no source of text; did you mean files\?"):
+    with pytest.raises(UserError, match=r"data\.source = 'file': is not a source of text; did you mean files\?"):
         sources.open_data(data)

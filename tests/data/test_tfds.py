@@ -128,7 +128,7 @@ def test_duplicates_are_counted_and_those_between_splits_told(tmp_path, capsys):
     about = corpus.fingerprint
     assert (about["duplicates"], about["validation_in_train"]) == (4, 2)
     assert about["documents"] == {"train": 6, "validation": 6}, "nothing is left out"
-    assert "2 of the 6 validation documents are in the train split too, word for word" in capsys.readouterr().err
+    assert "2 of the 6 validation documents are also in the train split, word for word" in capsys.readouterr().err
 
 
 def test_duplicates_within_splits_are_no_leak(tmp_path, capsys):
@@ -137,7 +137,7 @@ def test_duplicates_within_splits_are_no_leak(tmp_path, capsys):
 
 
 def test_validation_that_is_all_trained_is_refused(tmp_path):
-    with pytest.raises(UserError, match="all its documents are in train_split = 'train' too, word for word"):
+    with pytest.raises(UserError, match="all its documents are also in train_split = 'train', word for word"):
         written(tmp_path, ["a a", "b b", "c c"], ["b b", "a a", "b b"])
 
 
@@ -170,7 +170,7 @@ def test_the_environments_folder(folder, tmp_path, monkeypatch):
         ("copied:2.0.0", {}, "'copied:2.0.0': not found in"),
         ("copied", {"data__tfds__validation_split": "validation"}, "no split 'validation'; it has train, dev, void"),
         ("copied", {"data__tfds__train_split": "train[:x]"}, r"no split 'train\[:x\]'"),
-        ("copied", {"data__tfds__validation_split": "void"}, "validation_split = 'void': holds no text"),
+        ("copied", {"data__tfds__validation_split": "void"}, "validation_split = 'void': has no text"),
         ("copied", {"data__field": "text"}, r"data\.field = 'text': copied:1\.10\.0 has the features .*story"),
         ("copied", {"data__field": "n"}, r"data\.field = 'n': of copied:1\.10\.0 is Scalar, not text"),
     ],

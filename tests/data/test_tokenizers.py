@@ -163,7 +163,7 @@ def test_loading_mistakes(tmp_path):
         tokenizers.load(settings(data__tokenizer=str(tmp_path / "no.json")).data, None)
     with pytest.raises(UserError, match="needs a text"):
         tokenizers.load(settings(data__tokenizer="char").data, None)
-    with pytest.raises(UserError, match="holds no tokenizer"):
+    with pytest.raises(UserError, match="has no tokenizer"):
         tokenizers.restore(tmp_path)
     write(tmp_path, {tokenizers.DESCRIPTION: '{"kind": "word"}'})
     with pytest.raises(UserError, match="unknown kind 'word'"):

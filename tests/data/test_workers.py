@@ -58,7 +58,7 @@ def test_a_worker_that_died_is_replaced_and_no_batch_is_lost_or_given_twice() ->
 def test_a_worker_that_hangs_is_replaced(monkeypatch) -> None:
     monkeypatch.setattr(workers, "PATIENCE", 0.2)
     got, said, _ = taken(4, {1: "hangs"})
-    assert got == [0, 1, 2, 3] and said == ["a data worker gave no batch for 0 s: restarting the workers"]
+    assert got == [0, 1, 2, 3] and said == ["a data worker produced no batch for 0 s: restarting the workers"]
 
 
 def test_what_does_not_help_three_times_ends_the_run_and_other_errors_are_not_hidden() -> None:

@@ -80,7 +80,7 @@ def test_a_data_set_brings_no_code(tmp_path, monkeypatch) -> None:
     path.write_text(
         path.read_text().replace("tensorflow_datasets.core.features.text_feature.Text", "brought_along.Text", 1)
     )
-    with pytest.raises(UserError, match=r"features.json names the class brought_along.Text, which is not TFDS's own"):
+    with pytest.raises(UserError, match=r"features.json names the class brought_along.Text, which is not part of TFDS"):
         tfds_sets.find("ablax_text", str(tmp_path / "data"), "text")
     assert not (tmp_path / "executed").exists() and "brought_along" not in sys.modules
 

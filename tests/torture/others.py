@@ -62,7 +62,7 @@ def data_worker_killed(scene: Scene, draw: Random, number: int) -> Found:
 
 def data_worker_hangs(scene: Scene, draw: Random, number: int) -> Found:
     """SIGSTOP to the process that prepares batches; the run itself goes on."""
-    return _data_worker(scene, draw, number, signal.SIGSTOP, "gave no batch")
+    return _data_worker(scene, draw, number, signal.SIGSTOP, "produced no batch")
 
 
 def device_lost(scene: Scene, draw: Random, number: int) -> Found:

@@ -101,7 +101,7 @@ def test_rows_of_pairs_do_not_depend_on_how_many_are_drawn():
 def test_one_pair_alone_is_asked_behind_gaps_and_a_full_vocabulary_leaves_none():
     (row,) = FarPairs(Mqar(1, 64), "questions").rows(DRAW, 0, 1, length=40).tokens
     assert row[-2:].tolist() == row[:2].tolist() and row[0] not in row[2:-2]
-    assert "leave no token of 16" in FarPairs(Mqar(8, 16), "gaps").reason(None)
+    assert "leave no filler of 16 tokens" in FarPairs(Mqar(8, 16), "gaps").reason(None)
     assert FarPairs(Mqar(8, 16), "questions").reason(None) is None
     assert "reads no text" in FarPairs(Mqar(8, 16), "text").reason(None)
 

@@ -259,7 +259,7 @@ def test_keys_of_words_are_all_different_and_equally_long():
     ("name", "more", "message"),
     [
         ("passkey", {"haystack": "distractors"}, "passkey: has no distractors"),
-        ("niah_multikeys_1", {}, "no retrieval task; did you mean niah_multikey_1"),
+        ("niah_multikeys_1", {}, "not a retrieval task; did you mean niah_multikey_1"),
         ("niah_multikey_1", {"form": "short", "letters": 1, "needles": 30}, "raise data.retrieval.letters"),
     ],
 )
@@ -281,9 +281,9 @@ def test_a_tokenizer_that_cannot_write_a_needle():
     from tests.data.common import settings
 
     letters = tokenizers.Characters(NOISE + "abcdefghijklmnopqrstuvwxyz?\nTWR")
-    with pytest.raises(UserError, match=r"passkey: the tokenizer cannot write '\d+': the character"):
+    with pytest.raises(UserError, match=r"passkey: the tokenizer cannot encode '\d+': the character"):
         retrieval.make("passkey", settings(), letters, None)
-    with pytest.raises(UserError, match="its haystack is the run's text, and the run reads none"):
+    with pytest.raises(UserError, match="its haystack is the run's text, but the run reads no text"):
         retrieval.make("niah_single_2", settings(), tokenizers.Bytes(), None)
     with pytest.raises(UserError, match="the run has no tokenizer"):
         retrieval.make("niah_single_2", settings(), None, None)
@@ -297,7 +297,7 @@ def test_a_tokenizer_that_swallows_digits():
     from tests.data.test_tokenizers import trained
 
     deaf = tokenizers.FromFile(trained(normalizer=library.normalizers.Replace(library.Regex("[0-9]"), "x")))
-    with pytest.raises(UserError, match=r"passkey: the tokenizer gives back 'x+' for '\d+'"):
+    with pytest.raises(UserError, match=r"passkey: the tokenizer decodes '\d+' to 'x+'"):
         retrieval.make("passkey", settings(), deaf, None)
 
 
@@ -311,7 +311,7 @@ def test_text_that_holds_every_short_needle_already():
     task = retrieval.make(
         "niah_single_2", config, tokenizers.Bytes(), Stream(np.frombuffer(everything.encode(), np.uint8))
     )
-    with pytest.raises(UserError, match="no row was found whose text does not hold a needle's words already"):
+    with pytest.raises(UserError, match="gave no row whose text does not already contain a needle's words"):
         task.rows(Draw(0), 0, 1, length=400)
 
 

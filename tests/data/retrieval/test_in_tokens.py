@@ -112,7 +112,7 @@ def test_compositional_mqar_needs_both_keys(setting, random_filler):
 
 
 def test_compositional_pairs_are_a_square():
-    with pytest.raises(UserError, match="5 pairs are no square"):
+    with pytest.raises(UserError, match="5 pairs are not a square"):
         CompositionalMqar(5, 64).rows(Draw(0), 0, 1, length=64)
 
 

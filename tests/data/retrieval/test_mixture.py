@@ -218,7 +218,7 @@ def test_what_does_not_fit_the_data_is_refused_before_the_first_batch(texts, tmp
         open_stream(texts, data__weights__passkey=1.0, data__length=64)
     write(tmp_path, {"a.txt": "only letters here " * 40})
     texts = {"data__path": f"{tmp_path}/a.txt", "data__cache_dir": f"{tmp_path}/cache", "data__split": "first"}
-    with pytest.raises(UserError, match="niah_single_1: the tokenizer cannot write"):
+    with pytest.raises(UserError, match="niah_single_1: the tokenizer cannot encode"):
         open_stream(texts, data__weights__niah_single_1=1.0, data__tokenizer="char", data__length=512)
 
 

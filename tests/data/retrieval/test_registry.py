@@ -33,5 +33,5 @@ def test_every_file_that_makes_a_task_is_declared() -> None:
 
 
 def test_an_unknown_task_is_refused() -> None:
-    with pytest.raises(UserError, match="'passkeys' is no retrieval task; did you mean"):
+    with pytest.raises(UserError, match="'passkeys' is not a retrieval task; did you mean"):
         retrieval.make("passkeys", settings(), None, None)

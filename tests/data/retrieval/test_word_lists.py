@@ -134,5 +134,5 @@ def test_a_row_too_short_and_a_tokenizer_without_letters(name):
     task = made(name)
     with pytest.raises(UserError, match=f"too short for {name}: this one needs {task.shortest()}"):
         task.rows(Draw(0), 0, 1, length=task.shortest() - 1)
-    with pytest.raises(UserError, match=f"{name}: the tokenizer cannot write"):
+    with pytest.raises(UserError, match=f"{name}: the tokenizer cannot encode"):
         retrieval.make(name, settings(), tokenizers.Characters("abc"), None)
