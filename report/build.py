@@ -1,10 +1,10 @@
 """`python -m report.build DIR`: reads a sweep or a run, writes DIR/report/ with the page, the plots and the tables.
 
-With --live it goes on while the sweep runs: it builds again when files have changed, and the open page reads itself
-again. Nothing listens on a port; Ctrl-C ends it.
+With --live it runs beside the sweep: it rebuilds when files have changed, and the open page reloads itself. It opens no
+port; Ctrl-C ends it.
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m report.build")
 
 import csv
@@ -35,24 +35,24 @@ from report.page.formats import inert, slug
 from report.reading import frames
 from report.reading.directories import Study, Sweep, read
 
-SMALL = 200_000  # bytes up to which a picture in the page is vectors in any case
+SMALL = 200_000  # bytes up to which a picture in the page is always SVG
 _DRAWN: dict[str, tuple[str, html.Image]] = {}  # a plot's path -> (digest of its spec, its picture)
-MADE = (".bib", ".csv", ".html", ".md", ".parquet", ".pdf", ".png", ".svg", ".tex")  # endings of what a build writes
-MANIFEST = "files.json"  # what the last build wrote, so that the next one can take away what it no longer draws
+MADE = (".bib", ".csv", ".html", ".md", ".parquet", ".pdf", ".png", ".svg", ".tex")  # suffixes of files in a report
+MANIFEST = "files.json"  # the files of the last build, so that the next one can remove those it no longer writes
 
 
 def build(directory: str | Path, reload: int = 0) -> Path:
     """Writes the report of a sweep directory or of a single run directory to DIR/report.
 
     Args:
-        directory: the sweep's or the run's.
-        reload: seconds after which the page reads itself again; 0: never.
+        directory: of the sweep or run.
+        reload: seconds between reloads of the page; 0: never.
 
     Returns:
         The path of index.html.
 
     Raises:
-        UserError: the directory holds neither a sweep nor a run, or its `report` is a link that leads elsewhere.
+        UserError: the directory is neither a sweep nor a run, or its `report` is a symlink to elsewhere.
     """
     sweep = read(directory)
     own(Path(directory), "report")
@@ -60,7 +60,7 @@ def build(directory: str | Path, reload: int = 0) -> Path:
 
 
 def write_report(sweep: Sweep, out: Path, reload: int = 0) -> Path:
-    """Writes the report of what was read into a folder, made if absent; returns the path of its page."""
+    """Writes the report of a sweep into a folder, created if absent; returns the path of its page."""
     out.mkdir(parents=True, exist_ok=True)
     before = _manifest(out)
     tables = [table.build(study) for study in sweep.studies]
@@ -86,7 +86,7 @@ def _manifest(out: Path) -> list[str]:
 
 
 def _file_names(sweep: Sweep) -> list[str]:
-    """Returns a prefix a study for its plots: none for a lone study, else its name, made unique."""
+    """Returns a file name prefix per study for its plots: empty for a single study, else its name, made unique."""
     if len(sweep.studies) == 1:
         return [""]
     results: list[str] = []
@@ -98,7 +98,7 @@ def _file_names(sweep: Sweep) -> list[str]:
 
 
 def figures(study: Study) -> list[Figure]:
-    """Returns the study's figures, in the order of the page; those without data are left out."""
+    """Returns the study's figures in page order, without those that have no data."""
     results = [
         effects.differences(study),
         *effects.against_fields(study),
@@ -131,9 +131,9 @@ def _draw(study: Study, prefix: str, out: Path) -> list[tuple[Figure, html.Image
 
 
 def _write_plots(figure: Figure, prefix: str, out: Path) -> html.Image:
-    """Writes one plot as SVG, PDF and PNG; returns the smaller of SVG and PNG (a thousand lines are fewer pixels).
+    """Writes a plot as SVG, PDF and PNG; returns the smaller of SVG and PNG (with a thousand lines, PNG).
 
-    What this process has drawn already is not drawn again: a live report changes in few figures at a time.
+    Plots already drawn by this process are not drawn again: in a live report few figures change at a time.
     """
     names = {suffix: f"{prefix}{figure.key}.{suffix}" for suffix in ("svg", "pdf", "png")}
     figure.files += names.values()
@@ -168,7 +168,7 @@ def _write_methods(sweep: Sweep, out: Path) -> list[str]:
 
 
 def as_csv(rows: list[dict[str, Any]]) -> str:
-    """Returns rows as CSV; numbers in full, what is not finite empty, and no cell that a spreadsheet would execute."""
+    """Returns rows as CSV: full precision, empty if not finite, and no cell that a spreadsheet would execute."""
     columns = list(dict.fromkeys(key for row in rows for key in row)) or ["study", "arm"]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -196,24 +196,24 @@ def _write_frames(sweep: Sweep, out: Path) -> list[str]:
 
 
 def _inert(frame: pd.DataFrame) -> pd.DataFrame:
-    """Returns the frame with no text, headings among it, that a spreadsheet would execute."""
+    """Returns the frame without text, including headings, that a spreadsheet would execute."""
     texts = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
     return frame.assign(**{name: frame[name].map(inert) for name in texts}).rename(columns=inert)
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Returns the frame with one type a column, as Parquet needs it: text where a column is not all numbers."""
+    """Returns the frame with one type per column, as Parquet requires: text if a column is not all numbers."""
     mixed = [name for name in frame.columns if frame[name].dtype == object]
     return frame.astype(dict.fromkeys(mixed, "string"))
 
 
 def main(argv: list[str]) -> None:
-    """Builds the report and prints where it lies."""
+    """Builds the report and prints its path."""
     args = options.build(__doc__ or "").parse_args(argv)
     if args.every is not None and not args.live:
-        raise UserError("--every: says how often --live looks, so it needs --live")
+        raise UserError("--every: needs --live")
     if args.every is not None and args.every < 1:
-        raise UserError(f"--every={args.every}: must be 1 second or more")
+        raise UserError(f"--every={args.every}: must be at least 1 second")
     if args.live:
         live.follow(Path(args.directory), args.every or EVERY, build)
     else:

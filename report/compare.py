@@ -1,11 +1,11 @@
-"""`python -m report.compare DIR1 DIR2 ...`: arms of several sweeps (or single runs) against one another.
+"""`python -m report.compare DIR1 DIR2 ...`: compares arms of several sweeps (or single runs).
 
-Studies of the same name are put together; where every directory has one study, those are, whatever their names. The
-baseline is the first directory's. Without --out the words and the tables are printed; with it a whole report, page and
-plots, is written there. What differs between the sweeps (data, budget, device, commit) is marked as within one sweep.
+Studies with the same name are combined; if every directory has one study, those are, whatever their names. The baseline
+is the first directory's. Without --out the text and the tables are printed; with it a whole report, page and plots, is
+written there. Differences between the sweeps (data, budget, device, commit) are marked as within one sweep.
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m report.compare")
 
 import dataclasses
@@ -25,18 +25,18 @@ from report.reading.directories import Arm, Study, Sweep, read
 
 
 def combined(directories: list[str] | list[Path], baseline: str | None = None) -> Sweep:
-    """Returns the sweeps as one, whose arms are named as they were, with their sweep where two have one name.
+    """Returns the sweeps as one. Arms keep their names, with their sweep's name added if two have the same.
 
     Args:
         directories: two or more sweep or run directories.
-        baseline: an arm's name, as combined; None: that of the first directory.
+        baseline: an arm's name in the combined sweep; None: the first directory's baseline.
 
     Raises:
-        UserError: fewer than two directories, one twice, one that is neither, or an unknown baseline.
+        UserError: fewer than two directories, a repeated one, one that is neither, or an unknown baseline.
     """
     paths = [Path(directory).absolute() for directory in directories]
     if len({path.resolve() for path in paths}) < max(2, len(paths)):
-        raise UserError(f"{', '.join(map(str, directories))}: give two or more different directories")
+        raise UserError(f"{', '.join(map(str, directories))}: two or more different directories are needed")
     sweeps = [read(path) for path in paths]
     labels = _labels(paths)
     groups: dict[str, list[tuple[str, Study]]] = {}
@@ -54,7 +54,7 @@ def combined(directories: list[str] | list[Path], baseline: str | None = None) -
 
 
 def _labels(paths: list[Path]) -> list[str]:
-    """Returns each directory's shortest ending that no other has."""
+    """Returns each directory's shortest unique suffix."""
     for depth in range(1, 1 + max(len(path.parts) for path in paths)):
         labels = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(labels)) == len(labels):
@@ -76,7 +76,7 @@ def _together(results: list[tuple[str, Study]]) -> Study:
         evals=list(dict.fromkeys(name for _, study in results for name in study.evals)),
         arms=arms,
         seeds=list(dict.fromkeys(seed for _, study in results for seed in study.seeds)),
-        selection=None,  # each sweep's own report has its trials; here the chosen arms meet
+        selection=None,  # each sweep's own report has its trials; here the chosen arms are compared
     )
 
 
@@ -95,7 +95,7 @@ def _from(studies: list[Study], baseline: str) -> list[Study]:
 
 
 def summary(sweep: Sweep) -> str:
-    """Returns the answer, the comparisons, what is not like for like, and a table that fits a terminal."""
+    """Returns the result, the comparisons, what is not like for like, and a table that fits a terminal."""
     parts = [f"{words.state(sweep)}"]
     parts += [f"could not be read: {fault}" for fault in sweep.faults]
     for study in sweep.studies:
@@ -120,7 +120,7 @@ def main(argv: list[str]) -> None:
         return
     out = Path(args.out)
     if any((out / name).exists() for name in ("sweep.json", "run.json")):
-        raise UserError(f"--out={out}: is a sweep or a run itself; give another folder")
+        raise UserError(f"--out={out}: is itself a sweep or a run; use another folder")
     print(build.write_report(sweep, out))
 
 

@@ -1,4 +1,4 @@
-"""Files written whole: a reader sees the old content or the new, never half of either."""
+"""Atomic file writes: a reader sees the old content or the new, never a part of either."""
 
 import os
 import tempfile
@@ -8,7 +8,7 @@ from configs.redaction import redacted
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Writes a file through a temporary name, fsync and rename; the folder must exist. Text loses its secrets."""
+    """Writes a file by temporary name, fsync and rename; the folder must exist. Secrets are removed from text."""
     raw = redacted(content).encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

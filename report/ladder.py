@@ -1,4 +1,4 @@
-"""`python -m report.ladder DIR [--json=OUT]`: each arm's compute-equivalent gain on a sweep with a ladder of budgets.
+"""`python -m report.ladder DIR [--json=OUT]`: each arm's compute-equivalent gain in a sweep with a ladder of budgets.
 
 For every arm and rung: C'/C, where the baseline would reach the arm's loss with C' FLOPs of training
 (report/statistics/gains.py), with its 95% interval over seeds; the same in wall time; whether the ranking survives
@@ -6,7 +6,7 @@ scale, by tests after Holm's correction over all claims of the report; and a joi
 docs/ladder.md says how to read it.
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m report.ladder")
 
 import json
@@ -24,12 +24,12 @@ from report.page.formats import DASH, TIMES, count, counted
 from report.reading.directories import Study, Sweep, read
 
 SCHEMA = 1
-WIDTH = 100  # columns of what is printed
+WIDTH = 100  # columns of the printed output
 COLUMNS = ("arm", "rung", "FLOPs", "loss", "gain", "95% interval", "in time", "tokens/s")
 
 
 def rows(result: Results) -> list[tuple[str, ...]]:
-    """Returns the table's cells, a row an arm and rung, as COLUMNS."""
+    """Returns the table's cells, a row per arm and rung, as COLUMNS."""
     cells: list[tuple[str, ...]] = []
     for name, one in result.arms.items():
         for level in one.levels:
@@ -46,7 +46,7 @@ def rows(result: Results) -> list[tuple[str, ...]]:
 
 
 def table(result: Results) -> list[str]:
-    """Returns the table as lines of at most WIDTH columns; long names are cut in the middle."""
+    """Returns the table as lines of at most WIDTH columns; long names are shortened in the middle."""
     cells = [COLUMNS, *rows(result)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(COLUMNS))]
     spare = WIDTH - (sum(widths) + 2 * (len(widths) - 1))
@@ -78,7 +78,7 @@ def ladders(sweep: Sweep) -> list[Study]:
     collected = [study for study in sweep.studies if study.ladder is not None]
     if not collected:
         raise UserError(
-            f"{sweep.directory}: has no ladder; a sweep file asks for one with "
+            f"{sweep.directory}: has no ladder; a sweep file declares one with "
             'ladder=dict(by="budget.amount", values=[...])'
         )
     return collected
@@ -90,7 +90,7 @@ def show(result: Results, say: Callable[[str], None] = print) -> None:
         for line in table(result):
             say(line)
         if any(level.gain.beyond for one in result.arms.values() for level in one.levels):
-            say("* beyond the baseline's ladder: along its last slope, not measured")
+            say("* beyond the baseline's ladder: extrapolated along its last slope")
         say(f"speeds: {result.speeds}")
         say("")
     for sentence in sentences(result):
@@ -99,10 +99,12 @@ def show(result: Results, say: Callable[[str], None] = print) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Prints each ladder's gains; exit code 1 where a ladder, or every arm of one, is refused."""
+    """Prints each ladder's gains; returns 1 if a ladder, or every arm of one, is refused."""
     parser = cli.parser(__doc__ or "")
     parser.add_argument("directory", metavar="DIR", help="a sweep directory whose sweep has a ladder")
-    parser.add_argument("--json", metavar="FILE", help="also write the gains there: arms.NAME.{gain, low, high, rungs}")
+    parser.add_argument(
+        "--json", metavar="FILE", help="also write the gains as JSON: arms.NAME.{gain, low, high, rungs}"
+    )
     args = parser.parse_args(argv)
     sweep = read(args.directory)
     collected = [one for study in ladders(sweep) if (one := claims(study).ladder) is not None]

@@ -1,4 +1,4 @@
-"""A report that follows a running sweep: built again when files have changed, by files alone."""
+"""A report that follows a running sweep: rebuilt when files have changed, using files alone."""
 
 import time
 from collections.abc import Callable
@@ -13,17 +13,17 @@ ENDED = ("failed", "diverged", "unreadable")
 def follow(
     directory: Path, every: int, build: Callable[[Path, int], Path], wait: Callable[[float], None] = time.sleep
 ) -> Path:
-    """Builds until every run has ended and is evaluated; the last page does not read itself again.
+    """Builds until every run has ended and is evaluated; the last page does not reload.
 
-    Args:
+    directory: of a sweep or run.
         directory: a sweep's or a run's.
-        every: seconds between two looks at the files, and after which an open page reads itself again.
-        build: writes the report, given the directory and the seconds after which its page reads itself again.
+        every: seconds between two checks of the files, and between reloads of an open page.
+        build: writes the report, given the directory and the seconds between reloads of its page.
         wait: sleeps.
 
     Raises:
-        UserError: the directory holds neither a sweep nor a run.
-        KeyboardInterrupt: passed on, once the page is left without reading itself again.
+        UserError: the directory is neither a sweep nor a run.
+        KeyboardInterrupt: passed on, after writing a page that does not reload.
     """
     seen: dict[str, tuple[int, int]] | None = None
     try:
@@ -43,7 +43,7 @@ def follow(
 
 
 def over(sweep: Sweep) -> bool:
-    """True where nothing more is to come: every run has ended, and those that are done have their evaluations."""
+    """True if nothing more is to come: every run has ended, and finished runs have their evaluations."""
     expected = {id(run): study.evals for study in sweep.studies for arm in study.arms for run in arm.runs}
     return bool(sweep.runs) and all(_over(run, expected.get(id(run), [])) for run in sweep.runs)
 
@@ -54,7 +54,7 @@ def _over(run: Run, evals: list[str]) -> bool:
 
 
 def stamps(sweep: Sweep) -> dict[str, tuple[int, int]]:
-    """Returns (time of change, size) of every file that the report reads."""
+    """Returns (mtime, size) of every file that the report reads."""
     paths = [sweep.directory / "sweep.json"]
     for run in sweep.runs:
         paths += [run.directory / name for name in ("config.json", "run.json", "metrics.jsonl")]

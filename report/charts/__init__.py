@@ -1,1 +1,1 @@
-"""Charts: one file a kind of figure, their shared parts, theme and export."""
+"""Charts: one file per kind of figure; shared parts, theme and export."""

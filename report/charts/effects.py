@@ -1,4 +1,4 @@
-"""The answer as figures: differences from the baseline with their intervals, and the measure against what varies."""
+"""The main result as figures: differences from the baseline, and the measure against the varied field."""
 
 import math
 from collections.abc import Callable
@@ -18,10 +18,10 @@ from report.reading.settings import config_of, flat
 from report.statistics.intervals import Estimate
 
 ROW = 17  # pixels of an arm's row
-MOST = 60  # arms of a forest plot: more are left to the table
-LABEL = 165  # pixels of an arm's name beside its row
-LOG_FROM = 8.0  # largest over smallest value from which an axis of numbers is logarithmic
-CONTINUES = "arm:"  # how `init_from` names an arm of the sweep
+MOST = 60  # maximum arms of a forest plot; the table has all
+LABEL = 165  # pixels of an arm's name
+LOG_FROM = 8.0  # ratio of the largest to the smallest value from which an axis is logarithmic
+CONTINUES = "arm:"  # prefix by which `init_from` names an arm of the sweep
 
 
 def _measure(study: Study) -> str:
@@ -64,7 +64,7 @@ def differences(study: Study) -> Figure | None:
         f"small rings: single seeds. Filled: significant at 5% after Holm ({tested[0].family} comparisons)."
     )
     if len(results) > MOST:
-        caption += f" The first {MOST} of {len(results)} arms; the table has all."
+        caption += f" The first {MOST} of {len(results)} arms; the table lists all."
     spec = finish(chart, {"rows": rows, "dots": dots, "zero": [{"at": 0.0}]})
     return Figure("differences", "Differences from the baseline", caption, spec, False)
 
@@ -88,7 +88,7 @@ def _dots(study: Study, one: Comparison, factor: float) -> list[dict[str, Any]]:
 
 
 def axes(study: Study) -> list[str]:
-    """Returns the fields that the study varies, of fields that change together the first."""
+    """Returns the fields that the study varies; of fields that change together the first."""
     results: dict[tuple[int, ...], str] = {}
     configs = [flat(config_of(arm)) for arm in study.arms]
     for name in swept(study):
@@ -98,7 +98,7 @@ def axes(study: Study) -> list[str]:
 
 
 def against_fields(study: Study) -> list[Figure]:
-    """Returns the measure against the field that the study varies; of two fields as lines and as a heat map."""
+    """Returns the measure against the varied field; two fields give lines and a heat map."""
     names = axes(study)
     if not 1 <= len(names) <= 2:
         return []
@@ -112,7 +112,7 @@ def against_fields(study: Study) -> list[Figure]:
 
 
 def chains(study: Study) -> Figure | None:
-    """Returns the measure of arms that continue others, from each arm to the one that continues it; None for none."""
+    """Returns the measure of arms that continue others, each connected to its continuation; None without any."""
     parents = {arm.name: text(config_of(arm).get("init_from")) for arm in study.arms}
     continued = {
         name: parent.removeprefix(CONTINUES)
@@ -150,12 +150,12 @@ def chains(study: Study) -> Figure | None:
     )
     spec = finish(sized(alt.layer(line, bar, dots)), {"rows": rows, "links": joined})
     title = f"{'Loss' if _measure(study) == 'loss' else 'Retrieval'} along chains"
-    caption = "Lines lead from an arm to the arm that continues its runs. Points: mean over seeds; bars: 95% intervals."
+    caption = "Lines connect an arm with the arm that continues its runs. Points: mean over seeds; bars: 95% intervals."
     return Figure("chains", title, caption, spec)
 
 
 def _depth(name: str, continued: dict[str, str]) -> int:
-    """Returns how many arms lie before an arm in its chain; a circle, which no sweep makes, ends where it closes."""
+    """Returns the number of arms before an arm in its chain; stops at a cycle, which no sweep produces."""
     seen = [name]
     while (parent := continued.get(seen[-1])) is not None and parent not in seen:
         seen.append(parent)
@@ -163,7 +163,7 @@ def _depth(name: str, continued: dict[str, str]) -> int:
 
 
 def _points(study: Study, names: list[str]) -> list[dict[str, Any]]:
-    """Returns a row an arm that has the measure: its values of the fields, its mean, interval and seeds."""
+    """Returns one row per arm with the measure: its field values, mean, interval and seeds."""
     measure = _measure(study)
     rows: list[dict[str, Any]] = []
     for arm in study.arms:
@@ -188,7 +188,7 @@ def _label(study: Study) -> str:
 
 
 def _ordered(results: list[str]) -> list[str]:
-    """Returns values by size where all are numbers, else as the study has them."""
+    """Returns values sorted numerically if all are numbers, else in the study's order."""
     once = list(dict.fromkeys(results))
     numeric = all(math.isfinite(number(value)) for value in once)
     return sorted(once, key=number) if numeric else once
@@ -199,7 +199,7 @@ def _short(name: str) -> str:
 
 
 def _channel(name: str, rows: list[dict[str, Any]]) -> Callable[[], alt.X]:
-    """Returns what makes the axis of a field: a line of numbers, logarithmic where they span much, or categories."""
+    """Returns a factory of a field's axis: numbers, logarithmic if their range is large, or categories."""
     order = _ordered([row["x"] for row in rows])
     numbers = [number(value) for value in order]
     if not all(math.isfinite(value) for value in numbers):
@@ -237,7 +237,7 @@ def _lines(study: Study, names: list[str], rows: list[dict[str, Any]]) -> Figure
     bar = on("rows").mark_rule(strokeWidth=1.2).encode(x(), bottom, y2="top:Q", **tint_of)
     dot = on("rows").mark_point(filled=True, size=60, opacity=1)
     dots = dot.encode(x(), y, tooltip=tips, shape=marks, **tint_of)
-    caption = "A point an arm: mean over seeds; bars: 95% intervals over seeds, as far as the frame shows them."
+    caption = "One point per arm: mean over seeds; bars: 95% intervals over seeds, clipped to the frame."
     spec = finish(sized(alt.layer(line, bar, dots)), {"rows": rows})
     title = f"{'Loss' if _measure(study) == 'loss' else 'Retrieval'} against {_short(names[0])}"
     title += f", lines by {_short(names[1])}" if len(names) > 1 else ""
@@ -256,7 +256,7 @@ def _heat_map(study: Study, names: list[str], rows: list[dict[str, Any]]) -> Fig
     across, down = _ordered([row["x"] for row in rows]), _ordered([row["series"] for row in rows])
     x = alt.X("x:N", sort=across, title=_short(names[0]), axis=alt.Axis(labelAngle=0, labelLimit=90))
     y = alt.Y("series:N", sort=down, title=_short(names[1]), axis=alt.Axis(labelLimit=LABEL))
-    tints = ["#8fbbe0", "#f7fafd"] if measure == "loss" else ["#f7fafd", "#8fbbe0"]  # the better the darker
+    tints = ["#8fbbe0", "#f7fafd"] if measure == "loss" else ["#f7fafd", "#8fbbe0"]  # darker is better
     tint = alt.Color("mean:Q", scale=alt.Scale(range=tints, zero=False), legend=None)
     tips = tip(("arm:N", "arm", ""), ("mean:Q", _label(study), ".4f"), ("low:Q", "95% from", ".4f"))
     tips += tip(("high:Q", "to", ".4f"), ("seeds:Q", "seeds", ""))

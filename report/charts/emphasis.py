@@ -1,4 +1,4 @@
-"""Figures of more arms than there are pairs of colour and marker: some arms in colour, the others grey."""
+"""Figures with more arms than pairs of colour and marker: some arms in colour, the others grey."""
 
 import math
 from typing import Any
@@ -8,16 +8,16 @@ from report.charts.figures import Figure, layers_of
 from report.reading.directories import Study
 from report.reading.measures import loss, pooled, retrieval_points
 
-BEST = 7  # arms in colour beside the baseline where the study names none
+BEST = 7  # arms in colour beside the baseline if the study names none
 GREY = "#9a9a9a"  # legible on the light and on the dark page
 REST = {"color": GREY, "shape": "circle", "strokeDash": [1, 0]}
 
 
 def chosen(study: Study) -> list[str]:
-    """Returns the arms that stand in colour, in the study's order.
+    """Returns the arms drawn in colour, in the study's order.
 
-    All of them where each can have a colour and marker of its own; else the baseline with those that the study
-    highlights, or with the BEST of lowest loss (of retrieval where there is no loss).
+    All of them if each can have its own colour and marker; else the baseline with the arms that the study highlights,
+    or with the BEST ones by lowest loss (by retrieval if there is no loss).
     """
     names = [arm.name for arm in study.arms]
     if len(names) <= theme.PAIRS:
@@ -36,7 +36,7 @@ def _best(study: Study) -> list[str]:
 
 
 def emphasised(figure: Figure, study: Study) -> Figure:
-    """Returns the figure, in place, with all but the chosen arms in grey and without an entry in legends."""
+    """Changes the figure so that all but the chosen arms are grey and not in legends; returns it."""
     names = chosen(study)
     if len(names) == len(study.arms):
         return figure
@@ -53,7 +53,7 @@ def emphasised(figure: Figure, study: Study) -> Figure:
 
 
 def _apart(channel: str, one: dict[str, Any], names: list[str], rest: Any) -> dict[str, Any]:
-    """Returns a channel that tells the named arms apart and has one value for all others."""
+    """Returns a channel that distinguishes the named arms and has one value for all others."""
     kept = {key: value for key, value in one.items() if key not in ("scale", "legend")}
     ranges: dict[str, list[Any]] = {
         "shape": [theme.marker(index) for index in range(len(names))],
@@ -66,7 +66,7 @@ def _apart(channel: str, one: dict[str, Any], names: list[str], rest: Any) -> di
 
 
 def _listed(names: list[str]) -> str:
-    """Returns names as a Vega expression: a list of literals of which no character is code."""
+    """Returns names as a Vega expression: a list of literals in which no character is code."""
     return "[" + ", ".join(f"'{''.join(map(_escaped, name))}'" for name in names) + "]"
 
 

@@ -1,4 +1,4 @@
-"""Plots as files: SVG, PDF and PNG of each figure, as wide as a paper's column (in panels: as its text).
+"""Plots as files: SVG, PDF and PNG of each figure, as wide as a paper's column (with panels: as its text).
 
 They are drawn from the specs that the page shows. A pixel of the SVG is 1/96 inch, a point of the PDF 1/72.
 """
@@ -22,10 +22,10 @@ from report.charts.figures import layers_of
 from report.files import write
 
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-PNG_SCALE = 3.0  # 288 pixels an inch: print quality
+PNG_SCALE = 3.0  # 288 pixels per inch: print quality
 COLUMN, TEXT = 312, 648  # pixels: 3.25 and 6.75 inches, the column and the text of a two-column paper
-SYMBOL, LETTER = 42, 6.2  # pixels of a legend's symbol with its distances, and of a letter beside it
-BESIDE = 72  # pixels that a panel's axis and its distance to the next take
+SYMBOL, LETTER = 42, 6.2  # pixels of a legend's symbol with its margins, and of a letter beside it
+BESIDE = 72  # pixels of a panel's axis and its distance to the next panel
 PIXELS = 3_000_000  # of one PNG
 _SIZE = re.compile(r'(<svg\b[^>]*?) width="([\d.]+)" height="([\d.]+)"')
 _DRAWING = threading.Lock()  # one JavaScript engine draws for all threads
@@ -33,7 +33,7 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def svg(spec: dict[str, Any]) -> str:
-    """Returns the figure as SVG on white, COLUMN pixels wide, in panels TEXT at most; nothing is fetched."""
+    """Returns the figure as SVG on white, COLUMN pixels wide, with panels at most TEXT; nothing is fetched."""
     themed = _sized(spec) | {"config": _with_room(theme.config(), spec)}
     with _DRAWING:
         drawn = str(vl_convert.vegalite_to_svg(themed, vl_version=VEGA_LITE, allowed_base_urls=[]))
@@ -41,7 +41,7 @@ def svg(spec: dict[str, Any]) -> str:
 
 
 def _with_room(config: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
-    """Returns the config with as many columns in legends as the longest of their names leaves room for."""
+    """Returns the config with as many legend columns as fit with the longest name."""
     names = [name for layer in layers_of(spec) for name in _named(layer.get("encoding", {}))]
     if not names:
         return config
@@ -75,7 +75,7 @@ def _sized(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _narrowed(drawn: str) -> str:
-    """Returns an SVG that is at most TEXT wide: a wider one is shrunk as a whole."""
+    """Returns an SVG of at most TEXT width; a wider one is scaled down."""
     width, _ = size(drawn)
     return _resized(drawn, TEXT / width) if width > TEXT else drawn
 
@@ -97,14 +97,14 @@ def pdf(drawn: str) -> bytes:
 
 
 def png(drawn: str) -> bytes:
-    """Returns an SVG as PNG at print resolution, of very large ones (many panels) as much as PIXELS allow."""
+    """Returns an SVG as PNG at print resolution, or, for very large ones (many panels), at the resolution of PIXELS."""
     width, height = size(drawn)
     scale = min(PNG_SCALE, math.sqrt(PIXELS / max(1.0, width * height)))
     return packed(bytes(vl_convert.svg_to_png(drawn, scale=scale)))
 
 
 def packed(raw: bytes) -> bytes:
-    """Returns the same PNG with its pixels compressed again: the converter leaves them about twenty times too large."""
+    """Returns the PNG with its pixels recompressed: the converter's output is about twenty times too large."""
     chunks, place = [], len(_SIGNATURE)
     while place < len(raw):
         (size,) = struct.unpack_from(">I", raw, place)
@@ -120,16 +120,16 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def bundle() -> str:
-    """Returns Vega, Vega-Lite and vega-embed as one script that touches no network.
+    """Returns Vega, Vega-Lite and vega-embed as one script without network access.
 
-    Making it takes longer than most of a report, so it is kept in the cache, in a folder that its user alone may enter,
-    by the versions it is made of; where there can be no such folder it is made anew.
+    Bundling takes longer than most of a report, so the script is cached by the versions it is made of, in a folder that
+    only the user can enter; without such a folder it is bundled each time.
     """
     try:
         name = f"vega-{VEGA_LITE}-{importlib.metadata.version('vl-convert-python')}.js"
         path = private(cache_dir() / "scripts", "what reports execute") / name
         digest, _, script = (path.read_bytes() if path.is_file() else b"").partition(b"\n")
-        if not script or hashlib.sha256(script).hexdigest().encode() != digest:  # none yet, or damaged
+        if not script or hashlib.sha256(script).hexdigest().encode() != digest:  # missing or damaged
             script = _bundled().encode("utf-8")
             write(path, hashlib.sha256(script).hexdigest().encode() + b"\n" + script)
     except (OSError, UserError):

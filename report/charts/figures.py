@@ -1,4 +1,4 @@
-"""The shared parts of the charts: a figure's record, arms' channels, domains and Vega-Lite plumbing."""
+"""Shared parts of the charts: the figure record, channels for arms, domains and Vega-Lite plumbing."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -11,29 +11,29 @@ from report.charts import theme
 
 SHOWN = "length(shown) == 0 || indexof(shown, datum.arm) >= 0"  # `shown` is set by the page's arm switches
 
-NAMED = 40  # names that a legend lists; more would be higher than the chart, and colours repeat five times
+NAMED = 40  # names listed in a legend; more would be taller than the chart, and colours repeat five times
 
 
 @dataclass
 class Figure:
-    """One figure of a study: a Vega-Lite spec with its words."""
+    """One figure of a study: a Vega-Lite spec with its title and caption."""
 
     key: str  # file name after the study's
     title: str
     caption: str
     spec: dict[str, Any]
-    arms_legend: bool = True  # the legend tells arms only, which the page's switches do as well
-    panel_width: int = 0  # of a chart in panels: pixels one takes, so that the page can choose how many stand in a row
-    wide: bool = False  # takes the page's whole width
+    arms_legend: bool = True  # the legend shows only arms, which the page's switches do as well
+    panel_width: int = 0  # for charts with panels: pixels of one, so that the page can choose how many fit in a row
+    wide: bool = False  # takes the page's full width
     panels: int = 1
-    lines: dict[str, Any] | None = None  # of curves: what `seeds` and `means` are made from, for the page
+    lines: dict[str, Any] | None = None  # for curves: the source of `seeds` and `means`, for the page
     files: list[str] = field(default_factory=list)
 
 
 def finish(chart: Any, data: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Returns the chart as a spec with its named data sets in it; numbers that are not finite become null.
+    """Returns the chart as a spec with its named data sets; numbers that are not finite become null.
 
-    The data join the spec only here because Altair's validation walks through all of it.
+    The data is added here because Altair's validation would walk through all of it.
     """
     spec = chart.to_dict()
     spec.pop("config", None)
@@ -46,7 +46,7 @@ def finish(chart: Any, data: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[
 
 
 def _legend(spec: dict[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Has legends of arms name those only that the chart shows: an arm that failed or diverged has no entry."""
+    """Limits legends of arms to those that the chart shows: an arm that failed or diverged has no entry."""
     there = {row["arm"] for row in rows if "arm" in row}
     for layer in layers_of(spec):
         for channel in ("color", "shape", "strokeDash"):
@@ -58,7 +58,7 @@ def _legend(spec: dict[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def loggable(spec: Mapping[str, Any]) -> list[str]:
-    """Returns which of x and y could be logarithmic and are not: all that they show are numbers above 0."""
+    """Returns which of x and y could be logarithmic and are not: those with only numbers above 0."""
     results = []
     for channel in ("x", "y"):
         layers = layers_of(spec)
@@ -75,20 +75,20 @@ def loggable(spec: Mapping[str, Any]) -> list[str]:
 
 
 def layers_of(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the layers of a chart, or of what stands in its panels."""
+    """Returns the layers of a chart, or of its panels."""
     inner = spec["spec"] if "facet" in spec else spec
     return list(inner.get("layer", [inner]))
 
 
 def _inherit(spec: dict[str, Any]) -> None:
-    """Takes the data out of what stands in panels: with data of its own, each panel would show all of it."""
+    """Removes the data from panels: with data of their own, each panel would show all of it."""
     spec.pop("data", None)
     for layer in spec.get("layer", []):
         _inherit(layer)
 
 
 def panels(chart: Any, by: str, order: list[str], columns: int) -> Any:
-    """Returns the chart in panels by a field, in that order, each with axes of its own."""
+    """Returns the chart in panels by a field, in the given order, each with its own axes."""
     header = alt.Header(labelFontWeight="bold")
     faceted = chart.facet(alt.Facet(f"{by}:N", sort=order, title=None, header=header), columns=columns)
     return faceted.resolve_axis(x="independent", y="independent")
@@ -107,7 +107,7 @@ def on(name: str) -> alt.Chart:
 
 
 def colour(names: list[str], title: str | None = None, field_name: str = "arm") -> alt.Color:
-    """Returns the colour channel: one colour a name, in the study's order and the same in every chart."""
+    """Returns the colour channel: one colour per name, in the study's order and the same in every chart."""
     legend = alt.Legend(title=title) if len(names) <= NAMED else None
     return alt.Color(f"{field_name}:N", scale=alt.Scale(domain=names), legend=legend, title=title)
 
@@ -119,7 +119,7 @@ def shape(names: list[str], field_name: str = "arm") -> alt.Shape:
 
 
 def dashes(names: list[str], field_name: str = "arm") -> list[alt.StrokeDash]:
-    """Returns the dash channel for names beyond the palette, which repeat its colours; none where colours suffice."""
+    """Returns the dash channel for names beyond the palette, which repeat its colours; empty if colours suffice."""
     if len(names) <= len(theme.LIGHT):
         return []
     scale = alt.Scale(domain=names, range=[theme.dash(index) for index in range(len(names))])
@@ -131,9 +131,9 @@ def _unnamed(names: list[str]) -> dict[str, Any]:
 
 
 def domain(values: Iterable[float], ends: Iterable[float] = (), pad: float = 0.06) -> tuple[float, float]:
-    """Returns what an axis spans: the finite values with a margin; (0, 1) where there are none.
+    """Returns the range of an axis: the finite values with a margin; (0, 1) if there are none.
 
-    `ends` of intervals are taken in as far as they do not squeeze the values to less than about a third of the axis:
+    `ends` of intervals are included as long as they do not squeeze the values to less than about a third of the axis:
     the interval of two seeds can be ten times their distance.
     """
     finite = [value for value in values if math.isfinite(value)]
@@ -148,14 +148,14 @@ def domain(values: Iterable[float], ends: Iterable[float] = (), pad: float = 0.0
 
 
 def spanning(ends: tuple[float, float]) -> alt.Scale:
-    """Returns the linear scale of an axis that spans exactly that."""
+    """Returns the linear scale of an axis that spans exactly this range."""
     return alt.Scale(domain=list(ends), zero=False, nice=False)
 
 
 def fit(rows: list[dict[str, Any]], ends: tuple[float, float]) -> None:
-    """Adds to each row `bottom` and `top`: its interval as far as the axis shows it.
+    """Adds to each row `bottom` and `top`: its interval, clipped to the axis.
 
-    Marks are cut here and not with Vega's `clip`, which costs the PNG a full-size layer for each line.
+    Marks are clipped here and not with Vega's `clip`, which costs the PNG a full-size layer per line.
     """
     for row in rows:
         for end, shown in (("low", "bottom"), ("high", "top")):
@@ -163,7 +163,7 @@ def fit(rows: list[dict[str, Any]], ends: tuple[float, float]) -> None:
 
 
 def cut(points: Iterable[tuple[float, float]], top: float) -> list[tuple[float, float]]:
-    """Returns a line without what lies above `top`: it ends where it crosses, and nan parts its pieces."""
+    """Returns a line without the parts above `top`: it ends where it crosses, and nan separates its pieces."""
     results: list[tuple[float, float]] = []
     before: tuple[float, float] | None = None
     for x, y in points:
@@ -177,12 +177,12 @@ def cut(points: Iterable[tuple[float, float]], top: float) -> list[tuple[float, 
 
 
 def both_ends(rows: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Returns the ends of the rows' intervals."""
+    """Returns both ends of the rows' intervals."""
     return [row[key] for row in rows for key in ("low", "high")]
 
 
 def si(ticks: int = 5) -> alt.Axis:
-    """Returns an axis whose labels read 0, 500k, 2M."""
+    """Returns an axis with labels like 0, 500k, 2M."""
     return alt.Axis(labelExpr="datum.value == 0 ? '0' : format(datum.value, '~s')", tickCount=ticks)
 
 
@@ -195,10 +195,10 @@ def tip(*fields: tuple[str, str, str]) -> list[alt.Tooltip]:
 
 
 def sized(chart: Any) -> Any:
-    """Returns the chart at the column's width; the page stretches it to its own."""
+    """Returns the chart at the column's width; the page scales it to its own."""
     return chart.properties(width=theme.WIDTH, height=theme.HEIGHT)
 
 
 def dodge(index: int, amount: int) -> float:
-    """Returns a factor that sets arms a little apart on a logarithmic axis, so that their bars can be told apart."""
+    """Returns a factor that shifts arms slightly on a logarithmic axis, so that their bars do not overlap."""
     return float(2 ** (min(0.04, 0.3 / max(amount, 1)) * (index - (amount - 1) / 2)))

@@ -1,4 +1,4 @@
-"""Charts of retrieval over its grid: the heat map of depth and length, and the share against the number of needles."""
+"""Charts of retrieval over its grid: the heat map by depth and length, and the share against the number of needles."""
 
 import math
 from typing import Any
@@ -21,19 +21,19 @@ from report.reading.measures import (
     scaling_order,
 )
 
-PANELS = 24  # most panels in one figure: more fill no page, and cost half of a large report
+PANELS = 24  # maximum panels in one figure; more do not fit a page, and cost half of a large report
 MEASURES = {
-    "accuracy": "teacher-forced, every token of the answer the likeliest",
-    "exact_match": "generated, token for token at its place",
-    "answers_found": "generated, anywhere in what was said",
+    "accuracy": "teacher-forced, every token of the answer has the highest logit",
+    "exact_match": "generated, token for token at its position",
+    "answers_found": "generated, anywhere in the generated text",
 }
 
 
 def heat_map(study: Study, measure: str = "accuracy") -> Figure | None:
-    """Returns retrieval by depth (downwards) and length, a panel an arm, scaling and number of needles.
+    """Returns retrieval by depth (downwards) and length, one panel per arm, scaling and number of needles.
 
-    Colours span 0 .. 1 always. Each cell says how many answers it counts; a dashed frame marks those with fewer than
-    FEW independent ones. Depths that a short row cannot tell apart are one cell.
+    Colours always span 0 .. 1. Each cell shows the number of its answers; a dashed frame marks those with fewer than
+    FEW independent ones. Depths that coincide in a short row are one cell.
     """
     rows, panels = _cells(study, measure)
     if not rows:
@@ -66,7 +66,7 @@ def heat_map(study: Study, measure: str = "accuracy") -> Figure | None:
     columns = balanced(len(panels), 760 // (step * len(order) + 60))
     spec = finish(in_panels(chart, "panel", panels, columns), {"cells": rows})
     caption = (
-        f"Share of answers right ({MEASURES[measure]}), all seeds together; n: answers. Colours always span 0 to 100%."
+        f"Share of correct answers ({MEASURES[measure]}), over all seeds; n: answers. Colours always span 0 to 100%."
     )
     caption += _notes(study, rows, len(panels))
     width = step * len(order) + 60
@@ -81,13 +81,13 @@ def _notes(study: Study, rows: list[dict[str, Any]], panels: int) -> str:
         row["few"] for row in rows
     ) else ""  # fmt: skip
     if any(row["value"] is None for row in rows):
-        words += " Depths between which a short row has no other place are one cell: `as` says which."
+        words += " Depths that coincide in a short row are one cell: `as` lists them."
     words += counted(study)
-    return words + (f" Only the first {PANELS} panels are drawn." if panels == PANELS else "")
+    return words + (f" Only the first {PANELS} panels are shown." if panels == PANELS else "")
 
 
 def _cells(study: Study, measure: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns a row a cell, and the panels in order: by arm, and within it by scaling and number of needles."""
+    """Returns one row per cell, and the panels in order: by arm, then by scaling and number of needles."""
     results = [point for arm in study.arms for point in retrieval_points(arm, True, measure=measure, every=True)]
     numbers = _several(results)
     groups: dict[tuple[str, str, float, float, float], list[Point]] = {}
@@ -108,7 +108,7 @@ def _cells(study: Study, measure: str) -> tuple[list[dict[str, Any]], list[str]]
 
 
 def _several(points: list[Point]) -> bool:
-    """Tells whether one arm was asked, at one length, for different numbers of needles."""
+    """Returns whether an arm was evaluated, at one length, with different numbers of needles."""
     results: dict[tuple[str, float], set[float]] = {}
     for point in points:
         if math.isfinite(point.pairs):
@@ -117,7 +117,7 @@ def _several(points: list[Point]) -> bool:
 
 
 def _entries(points: list[Point], shared: dict[str, Any], depth: float) -> list[dict[str, Any]]:
-    """Returns the cell's row, and one for each depth that it stands for."""
+    """Returns the cell's row, and one for each further depth that it covers."""
     one = pooled(points)
     tokens = f"{shared['length']:g}" if math.isfinite(shared["length"]) else "?"
     worth = sum(point.independent for point in points)
@@ -141,7 +141,7 @@ def _entries(points: list[Point], shared: dict[str, Any], depth: float) -> list[
 
 
 def retrieval_by_pairs(study: Study) -> Figure | None:
-    """Returns accuracy against the number of needles or pairs, a panel an arm and a line a length; None for one."""
+    """Returns accuracy against the number of needles or pairs, one panel per arm and one line per length, or None."""
     rows: list[dict[str, Any]] = []
     for arm in study.arms:
         groups: dict[tuple[float, float], list[Point]] = {}
@@ -178,18 +178,18 @@ def retrieval_by_pairs(study: Study) -> Figure | None:
     chart = alt.layer(bar, line, dot, data=alt.NamedData("rows")).properties(width=width, height=180)
     spec = finish(in_panels(chart, "arm", arms, balanced(len(arms), 3)), {"rows": rows})
     caption = (
-        f"Each arm as it was trained, all depths together; bars: 95% intervals over seeds and rows.{counted(study)}"
+        f"Each arm with its trained setting, over all depths; bars: 95% intervals over seeds and rows.{counted(study)}"
     )
     title = f"Retrieval against the number of {noun(study)}"
     return Figure("retrieval-by-pairs", title, caption, spec, False, width + 70, len(arms) > 1, len(arms))
 
 
 def _times(multiple: float) -> str:
-    """Returns a multiple of the training length in three digits; lengths in tokens give any number."""
+    """Returns a multiple of the training length in three digits; lengths in tokens give arbitrary multiples."""
     return f"{multiple:.3g}{TIMES}"
 
 
 def balanced(panels: int, room: int) -> int:
-    """Returns how many panels stand in a row so that the rows are about equally full and none is longer than `room`."""
+    """Returns the number of panels per row so that rows are about equally full and none exceeds `room`."""
     rows = math.ceil(panels / max(1, room))
     return math.ceil(panels / rows)

@@ -1,4 +1,4 @@
-"""What heads do, from eval/heads.json: the heat map of layers and heads, and the numbers of the table."""
+"""Statistics of heads, from eval/heads.json: the heat map of layers and heads, and the numbers of the table."""
 
 import math
 import statistics
@@ -22,7 +22,7 @@ def _mean(values: list[float]) -> float:
 
 
 def entropy(run: Run) -> float:
-    """Returns the mean over heads of the entropy as a share of the largest."""
+    """Returns the mean over heads of the entropy as a share of its maximum."""
     return _mean([number(one.get("entropy_share")) for one in objects(run.evals.get("heads"), "heads")])
 
 
@@ -32,23 +32,23 @@ def divergence(run: Run) -> float:
 
 
 def dead(run: Run) -> float:
-    """Returns how many heads are dead; nan where nobody looked."""
+    """Returns the number of dead heads; nan if not measured."""
     heads = list(objects(run.evals.get("heads"), "heads"))
     return float(sum(bool(text(one.get("dead"))) for one in heads)) if heads else math.nan
 
 
-# key, heading, note, where it comes from, the number, how it is shown
+# key, heading, note, source, the number, its format
 SHOWN: list[tuple[str, str, str, str, Number, Callable[[float], str]]] = [
-    ("entropy", "entropy", "of attention, of the largest", "heads.entropy_share", entropy, lambda x: f"{100 * x:.1f}%"),
+    ("entropy", "entropy", "of attention, of the maximum", "heads.entropy_share", entropy, lambda x: f"{100 * x:.1f}%"),
     ("apart", "heads apart", "JS divergence, nats", "layers.divergence.mean", divergence, lambda x: f"{x:.3f}"),
     ("dead", "dead heads", "silent or uniform", "heads.dead", dead, lambda x: f"{x:g}"),
 ]
 
 
 def entropy_map(study: Study) -> Figure | None:
-    """Returns the entropy of every head by layer, a panel an arm, of its first finished seed that was looked at.
+    """Returns the entropy of every head by layer, one panel per arm, of its first finished seed with this evaluation.
 
-    Colours span 0 .. 1 always. Heads of different seeds are not the same heads, so that no mean is taken over seeds.
+    Colours always span 0 .. 1. Heads of different seeds do not correspond, so there is no mean over seeds.
     """
     rows, panels, several = _cells(study)
     if not rows:
@@ -61,10 +61,10 @@ def entropy_map(study: Study) -> Figure | None:
     legend = alt.Legend(title="entropy", format="%", values=[0, 0.25, 0.5, 0.75, 1], gradientLength=160)
     tint = alt.Color("value:Q", scale=alt.Scale(domain=[0, 1], scheme="viridis", clamp=True), legend=legend)
     tips = tip(("arm:N", "arm", ""), ("layer:Q", "layer", "d"), ("head:Q", "head", "d"))
-    tips += tip(("value:Q", "entropy, of the largest", ".1%"), ("low:Q", "95% from", ".1%"), ("high:Q", "to", ".1%"))
+    tips += tip(("value:Q", "entropy, of the maximum", ".1%"), ("low:Q", "95% from", ".1%"), ("high:Q", "to", ".1%"))
     tips += tip(("nats:Q", "entropy, nats", ".3f"), ("distance:Q", "mean distance, tokens", ".1f"))
     tips += tip(("first:Q", "on the first token", ".1%"), ("previous:Q", "on the previous token", ".1%"))
-    tips += tip(("importance:Q", "loss without it, nats more", ".4f"), ("why:N", "dead", ""))
+    tips += tip(("importance:Q", "added loss without it, nats", ".4f"), ("why:N", "dead", ""))
     base = on("heads")
     cells = base.mark_rect(stroke="white", strokeWidth=1).encode(x, y, tint, tooltip=tips)
     crossed = base.transform_filter("datum.why != ''").mark_text(text="\N{MULTIPLICATION SIGN}", fontSize=13)
@@ -74,18 +74,18 @@ def entropy_map(study: Study) -> Figure | None:
     chart = alt.layer(cells, crossed, data=alt.NamedData("heads")).properties(width=width, height=height)
     columns = balanced(len(panels), max(1, 760 // (width + 60)))
     spec = finish(in_panels(chart, "panel", panels, columns), {"heads": rows})
-    caption = "Entropy of each head's attention, as a share of the largest its visible keys allow: dark heads look at "
-    caption += "few tokens, bright ones at all alike. Colours always span 0 to 100%."
+    caption = "Entropy of each head's attention, as a share of the maximum over its visible keys: dark heads attend to "
+    caption += "few tokens, bright ones to all equally. Colours always span 0 to 100%."
     if any(row["why"] for row in rows):
-        caption += " A cross: a dead head, which writes nothing or looks everywhere alike."
-    caption += " One seed an arm: heads of two seeds are not the same heads." if several else ""
-    caption += f" Only the first {PANELS} arms are drawn." if len(panels) == PANELS else ""
+        caption += " A cross: a dead head, which writes nothing or attends uniformly."
+    caption += " One seed per arm: heads of different seeds do not correspond." if several else ""
+    caption += f" Only the first {PANELS} arms are shown." if len(panels) == PANELS else ""
     title = "Attention entropy by layer and head"
     return Figure("attention-entropy", title, caption, spec, False, width + 60, len(panels) > 1, len(panels))
 
 
 def _cells(study: Study) -> tuple[list[dict[str, Any]], list[str], bool]:
-    """Returns a row a head, the panels in order, and whether some arm was looked at with several seeds."""
+    """Returns one row per head, the panels in order, and whether an arm was evaluated with several seeds."""
     rows: list[dict[str, Any]] = []
     panels: list[str] = []
     several = False
@@ -114,5 +114,5 @@ def _rows(arm: Arm, run: Run) -> list[dict[str, Any]]:
 
 
 def number_of(arm: Arm, measure: Number) -> float:
-    """Returns the mean over seeds; nan for none."""
+    """Returns the mean over seeds; nan if there is none."""
     return _mean(list(by_seed(arm, measure).values()))

@@ -1,4 +1,4 @@
-"""The charts of a ladder: loss against compute for every arm, and each arm's gain in compute at each rung."""
+"""The charts of a ladder: loss against compute for every arm, and each arm's compute gain at each rung."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from report.reading.measures import loss_unit
 
 
 def figures(study: Study, result: Results | None) -> list[Figure]:
-    """Returns the loss against FLOPs and the gains by rung; nothing for a study without an answered ladder."""
+    """Returns the loss against FLOPs and the gains by rung; empty without ladder results."""
     if result is None or result.refused or not result.curves:
         return []
     return [_losses(study, result), *_gains(study, result)]
@@ -94,7 +94,7 @@ def _gains(study: Study, result: Results) -> list[Figure]:
     ]
     caption = (
         f"C'/C at which {result.baseline} reaches the arm's loss, with its 95% interval over seeds; above 1 the arm "
-        "saves compute." + (f" Not drawn, outside of the baseline's losses: {', '.join(left)}." if left else "")
+        "saves compute." + (f" Not shown, outside the baseline's losses: {', '.join(left)}." if left else "")
     )
     spec = finish(sized(alt.layer(one, bar, line, dots)), {"gains": rows, "one": [{"gain": 1.0}]})
     return [Figure("gain", "Gain in compute", caption, spec)]

@@ -41,26 +41,26 @@ from report.reading.measures import (
 )
 from report.statistics.intervals import Estimate, over_seeds
 
-LOSS_INTERVAL = "bars: 95% t-interval over seeds (over tokens where there is one seed)"
-SHARE_INTERVAL = "faint dots: single seeds; bars: 95% interval over seeds and rows (none where seeds are too few)"
+LOSS_INTERVAL = "bars: 95% t-interval over seeds (over tokens if there is one seed)"
+SHARE_INTERVAL = "faint dots: single seeds; bars: 95% interval over seeds and rows (none with too few seeds)"
 
 
 def loss_by_length(study: Study) -> Figure | None:
-    """Returns the loss against length under each arm's own setting."""
+    """Returns the loss against length with each arm's own setting."""
     rows = _rows(study, loss_points, mean_loss, [TRAINED])
-    caption = f"Each arm as it was trained, dots: means over seeds; {LOSS_INTERVAL}."
+    caption = f"Each arm with its trained setting; dots: means over seeds; {LOSS_INTERVAL}."
     if local := _baseline(study, distance.loss_controls, mean_loss):
         rows += local
         caption += " Local baseline: the same models with attention windows of the training length, mean over arms, "
-        caption += "from the least to the most; only what lies below it comes from farther back."
+        caption += "with their range; only losses below it use tokens from farther back."
     return _by_arm(study, rows, "loss-by-length", "Loss against length", _loss_label(study), caption)
 
 
 def loss_by_protocol(study: Study) -> Figure | None:
     """Returns the loss against length in one long window and in sliding ones, side by side on one scale.
 
-    In rows laid end to end longer ones have fewer tokens with little before them, so that the loss falls with the
-    length whether or not a model uses it (the ALiBi trap, 2108.12409, appendix B); sliding windows take that away.
+    In rows laid end to end, longer rows have fewer tokens with a short context, so the loss falls with the length
+    whether or not a model uses it (the ALiBi trap, 2108.12409, appendix B); sliding windows remove this effect.
     """
     results = {"one long window": loss_points, "sliding windows": sliding_points}
     rows = []
@@ -77,17 +77,17 @@ def loss_by_protocol(study: Study) -> Figure | None:
     chart = _lines("rows", names, "arm", x, scale, _loss_label(study), share=False)
     chart = chart.properties(width=width, height=220, data=alt.NamedData("rows"))
     spec = finish(in_panels(chart, "protocol", list(results), 2), {"rows": _with_seeds(rows)})
-    caption = "The same tokens, each arm as it was trained. One long window: rows laid end to end, so that longer ones "
+    caption = "The same tokens, each arm as trained. One long window: rows laid end to end, so that longer ones "
     caption += (
-        "have fewer tokens with little before them. Sliding windows: each token has nearly a whole window before "
+        "have fewer tokens with a short context. Sliding windows: each token has nearly a whole window of context"
     )
-    caption += f"it at every length, and only what more length gives is left; {LOSS_INTERVAL}."
+    caption += f"at every length, so that only the effect of length remains; {LOSS_INTERVAL}."
     title = "Loss against length, by protocol"
     return Figure("loss-by-protocol", title, caption, spec, True, width + 70, wide=True, panels=2)
 
 
 def loss_by_position_beyond(study: Study) -> Figure | None:
-    """Returns the loss by position in the longest rows that were scored, under each arm's own setting."""
+    """Returns the loss by position in the longest scored rows, with each arm's own setting."""
     rows: list[dict[str, Any]] = []
     lengths: set[float] = set()
     for arm in study.arms:
@@ -125,14 +125,14 @@ def loss_by_position_beyond(study: Study) -> Figure | None:
     edges = [{"position": length} for length in sorted(own) if math.isfinite(length)]
     edge = alt.Chart(alt.NamedData("edges")).mark_rule(strokeDash=[4, 3], color="#868e96").encode(x)
     tokens = " or ".join(f"{length:,.0f}" for length in sorted(lengths) if math.isfinite(length))
-    caption = f"Each arm as it was trained, in rows of {tokens} tokens; dashed: the training length. "
+    caption = f"Each arm with its trained setting, in rows of {tokens} tokens; dashed: the training length. "
     caption += "Mean over seeds by bins of position; band: 95% t-interval over seeds."
     spec = finish(sized(alt.layer(edge, band, line, dots)), {"rows": rows, "edges": edges})
     return Figure("loss-by-position-beyond", "Loss by position beyond the training length", caption, spec)
 
 
 def _longest(run: Run) -> dict[str, Any]:
-    """Returns the entry of the longest rows beyond the training length under the run's own scaling; {} for none."""
+    """Returns the entry of the longest rows beyond the training length with the run's own scaling, or {}."""
     beyond = [
         raw
         for raw in objects(run.evals.get("loss"), "by_length")
@@ -142,11 +142,11 @@ def _longest(run: Run) -> dict[str, Any]:
 
 
 def retrieval_by_length(study: Study) -> Figure | None:
-    """Returns retrieval accuracy against length under each arm's own setting."""
+    """Returns retrieval accuracy against length with each arm's own setting."""
     rows = _rows(study, retrieval_points, pooled, [TRAINED])
-    caption = f"Each arm as it was trained; {SHARE_INTERVAL}.{counted(study)}{distance.caption(study)}"
+    caption = f"Each arm with its trained setting; {SHARE_INTERVAL}.{counted(study)}{distance.caption(study)}"
     if any(distance.controls(arm) for arm in study.arms):
-        caption += " Its line: mean over arms, from the least to the most."
+        caption += " Its line: mean over arms, with their range."
     rows += _baseline(study, distance.controls, pooled)
     return _by_arm(study, rows, "retrieval-by-length", "Retrieval against length", "share right", caption, share=True)
 
@@ -154,7 +154,7 @@ def retrieval_by_length(study: Study) -> Figure | None:
 def _baseline(
     study: Study, points_of: Callable[[Arm], list[Point]], estimate: Callable[[list[Point]], Estimate]
 ) -> list[dict[str, Any]]:
-    """Returns a row for each length of the local baseline: the mean over arms, with the least and the most."""
+    """Returns a row per length of the local baseline: the mean over arms, with the minimum and maximum."""
     results: dict[float, list[dict[str, Any]]] = {}
     for row in _rows(study, points_of, estimate, [TRAINED]):
         results.setdefault(row["multiple"], []).append(row)
@@ -167,20 +167,20 @@ def _baseline(
 
 
 def loss_by_scaling(study: Study) -> Figure | None:
-    """Returns the loss against length, a panel an arm and a line a RoPE scaling applied at evaluation only."""
+    """Returns the loss against length, one panel per arm and one line per RoPE scaling applied at evaluation only."""
     rows = _rows(study, loss_points, mean_loss, None)
-    caption = f"RoPE scalings applied at evaluation only, without any tuning; {LOSS_INTERVAL}."
-    caption += " Scalings of one run share its seed: the paired differences in the words above are narrower."
+    caption = f"RoPE scalings applied at evaluation only, without tuning; {LOSS_INTERVAL}."
+    caption += " Scalings of one run share its seed: paired differences, in the text above, have narrower intervals."
     return _by_scaling(study, rows, "loss-by-scaling", "Loss by RoPE scaling", _loss_label(study), caption)
 
 
 def retrieval_by_scaling(study: Study) -> Figure | None:
-    """Returns retrieval accuracy against length, a panel an arm and a line a RoPE scaling."""
+    """Returns retrieval accuracy against length, one panel per arm and one line per RoPE scaling."""
     rows = _rows(study, retrieval_points, pooled, None)
     scaled = {row["arm"] for row in rows if row["scaling"] != TRAINED}
     local = _rows(study, distance.controls, pooled, [TRAINED])
     rows += [row | {"scaling": distance.BASELINE} for row in local if row["arm"] in scaled]
-    caption = f"RoPE scalings applied at evaluation only, without any tuning; {SHARE_INTERVAL}."
+    caption = f"RoPE scalings applied at evaluation only, without tuning; {SHARE_INTERVAL}."
     caption += distance.caption(study)
     key, title = "retrieval-by-scaling", "Retrieval by RoPE scaling"
     return _by_scaling(study, rows, key, title, "share right", caption, share=True)
@@ -196,7 +196,7 @@ def _rows(
     estimate: Callable[[list[Point]], Estimate],
     scalings: list[str] | None,
 ) -> list[dict[str, Any]]:
-    """Returns a row for each arm, scaling and length (of the scalings named; None: all)."""
+    """Returns one row per arm, scaling and length (of the named scalings; None: all)."""
     rows = []
     for arm in study.arms:
         groups: dict[tuple[float, str], list[Point]] = {}
@@ -245,9 +245,9 @@ def _lines(rows_name: str, names: list[str], field: str, x: alt.X, scale: Any, w
 
 
 def _with_seeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the rows, and behind them one for each seed's own value ("one"), at the same place.
+    """Returns the rows, followed by one row per seed's own value ("one") at the same position.
 
-    Rows and not a list that Vega-Lite flattens: in panels its optimizer gives up on that, and says so.
+    Rows, not a list that Vega-Lite flattens: in panels its optimizer gives up on that, with a warning.
     """
     whose = ("arm", "scaling", "label", "multiple", "place", "protocol")
     single = [{name: row[name] for name in whose if name in row} | {"one": one} for row in rows for one in row["each"]]
@@ -266,13 +266,13 @@ def _by_arm(
 
 
 def _named(study: Study, rows: list[dict[str, Any]]) -> list[str]:
-    """Returns the arms in their order, and behind them the local baseline where there is one."""
+    """Returns the arms in order, followed by the local baseline if there is one."""
     names = [arm.name for arm in study.arms]
     return [*names, distance.BASELINE] if any(row["arm"] == distance.BASELINE for row in rows) else names
 
 
 def _placed(study: Study, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Adds to each row where its arm's mark stands, a little beside those of others, and its scaling in words."""
+    """Adds to each row the x of its arm's mark, shifted slightly from those of others, and the label of its scaling."""
     names = _named(study, rows)
     for row in rows:
         row["place"] = row["multiple"] * dodge(names.index(row["arm"]), len(names))

@@ -1,4 +1,4 @@
-"""Where the time goes, from eval/profile.json: a stacked bar an arm for each of train, prefill and decode."""
+"""Time profile, from eval/profile.json: a stacked bar per arm for each of train, prefill and decode."""
 
 import math
 import statistics
@@ -11,7 +11,7 @@ from report.charts.figures import Figure, finish, on, tip
 from report.charts.figures import panels as in_panels
 from report.reading.directories import Arm, Study, dig, mapping, number, text
 
-# Parts of one group have one colour, in tones: group -> [(part, tone)].
+# Parts of one group have shades of one colour: group -> [(part, shade)].
 GROUPS: dict[str, list[tuple[str, float]]] = {
     "projection": [("qkv_projection", 1.0), ("output_projection", 0.55)],
     "attention": [("attention_scores", 1.0), ("value_mixing", 0.65), ("positions", 0.4), ("attention_other", 0.25)],
@@ -23,12 +23,12 @@ GROUPS: dict[str, list[tuple[str, float]]] = {
     "optimizer": [("optimizer", 1.0)],
 }
 PROGRAMS = ("train", "prefill", "decode")
-ARMS = 40  # bars a panel
-WIDE = 0.07  # share from which a piece has its figure written on it
+ARMS = 40  # bars per panel
+WIDE = 0.07  # minimum share for a label on a piece
 
 
 def where_time_goes(study: Study) -> Figure | None:
-    """Returns the shares of the time by part, panels by program; means over the seeds that were profiled."""
+    """Returns the shares of time by part, one panel per program; means over the profiled seeds."""
     rows, bound = _rows(study)
     if not rows:
         return None
@@ -55,15 +55,15 @@ def where_time_goes(study: Study) -> Figure | None:
     chart = alt.layer(bars, figures, data=alt.NamedData("profile")).properties(width=theme.WIDTH, height=height)
     spec = finish(in_panels(chart, "program", programs, 2), {"profile": rows})
     caption = (
-        "Share of the time of instructions, by the part of the model they belong to; one colour a group. Projection: "
+        "Share of the instructions' time, by the part of the model they belong to; one colour per group. Projection: "
     )
     caption += (
-        "QKV, lighter the output's. Attention: scores and softmax, lighter value mixing, turning by position, what "
+        "QKV, lighter the output's. Attention: scores and softmax, lighter value mixing, rotation by position, what "
     )
     caption += f"is not divided. KV: reading, lighter writing. {' '.join(bound)}"
     several = any(len(_profiles(arm)) > 1 for arm in study.arms)
     caption += " Means over seeds." if several else ""
-    caption += f" Only the first {ARMS} arms are drawn." if len(study.arms) > ARMS else ""
+    caption += f" Only the first {ARMS} arms are shown." if len(study.arms) > ARMS else ""
     return Figure("profile", "Where the time goes", caption, spec, False, theme.WIDTH + 150, True, len(programs))
 
 
@@ -72,7 +72,7 @@ def _profiles(arm: Arm) -> list[dict[str, Any]]:
 
 
 def _rows(study: Study) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns a row a piece, and a sentence a program on what binds its arms."""
+    """Returns one row per piece, and one sentence per program on what dominates its arms."""
     rows: list[dict[str, Any]] = []
     largest: dict[str, dict[str, list[str]]] = {}
     for arm in study.arms[:ARMS]:
@@ -97,7 +97,7 @@ def _few(arms: list[str]) -> str:
 
 
 def _pieces(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the pieces of one bar in order, their ends among them."""
+    """Returns the pieces of one bar in order, with their ends."""
     results: list[dict[str, Any]] = []
     place = 0.0
     for group, parts in GROUPS.items():

@@ -13,7 +13,7 @@ from report.reading.selecting import Trial, chosen, trials
 
 
 def loss_by_value(study: Study) -> Figure | None:
-    """Returns the mean loss over the selection seeds against the value tried, a line an arm; None without selection."""
+    """Returns the mean loss over selection seeds against the tried value, a line per arm; None without selection."""
     result = trials(study)
     shown = [one for one in result if math.isfinite(one.mean)]
     if study.selection is None or not shown:
@@ -59,9 +59,7 @@ def _axis(values: list[float]) -> alt.Axis:
 def _caption(study: Study, results: list[Trial]) -> str:
     assert study.selection is not None
     seeds = listed([str(seed) for seed in study.selection.seeds])
-    words = (
-        f"Selection seeds {seeds}, which are not reported elsewhere: their mean (line) and each seed (ticks); a ring: "
-    )
+    words = f"Selection seeds {seeds}, which are used nowhere else: their mean (line) and each seed (ticks); a ring: "
     words += "the value chosen."
     lost = [f"{one.arm} at {one.value:g}" for one in results if one.diverged]
-    return f"{words} Diverged, so not drawn: {listed(lost)}." if lost else words
+    return f"{words} Diverged, not shown: {listed(lost)}." if lost else words

@@ -1,25 +1,26 @@
-"""How charts look: a palette that colour-blind readers can tell apart, type that stays legible at column width."""
+"""Chart style: a palette that colour-blind readers can distinguish, and type that is legible at column width."""
 
 from typing import Any
 
-# Okabe and Ito's colours without black and yellow, which vanish on a dark or a white page, with grey and plum. A test
-# measures that any two stay apart (CIELAB distance over 12) for protanopes, deuteranopes and tritanopes too.
+# Okabe and Ito's colours without black and yellow, which are invisible on a dark or a white page, with grey and plum. A
+# test checks that any two are far enough apart (CIELAB distance over 12), also for protanopes, deuteranopes,
+# tritanopes.
 LIGHT = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5a5a5a", "#661144"]
 DARK = ["#3d94d6", "#f0703c", "#2fc79a", "#e59fd2", "#f7d060", "#a5e3ff", "#8f8f8f", "#b3446c"]
 SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left"]
-PAIRS = 24  # of colour and marker, no two alike
+PAIRS = 24  # distinct pairs of colour and marker
 DASHES: list[list[int]] = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 WIDTH, HEIGHT = 360, 230  # pixels of 1/96 inch: a column of a two-column paper
 
 
 def dash(index: int) -> list[int]:
-    """Returns the dash pattern of the index-th arm: colours repeat after eight, dashes tell the rounds apart."""
+    """Returns the dash pattern of the index-th arm: colours repeat after eight, and dashes distinguish the repeats."""
     return DASHES[index // len(LIGHT) % len(DASHES)]
 
 
 def marker(index: int) -> str:
-    """Returns the shape of the index-th arm: each round of colours begins with another, so that pairs do not repeat."""
+    """Returns the shape of the index-th arm: each repeat of the colours starts with another shape."""
     return SHAPES[(index + index // len(LIGHT)) % len(SHAPES)]
 
 

@@ -1,4 +1,4 @@
-"""Charts of training and of cost: loss curves, loss by position, quality against what it costs."""
+"""Charts of training and of cost: loss curves, loss by position, quality against cost."""
 
 import math
 from collections.abc import Callable
@@ -41,12 +41,12 @@ from report.reading.measures import (
 from report.reading.settings import config_of
 from report.statistics.intervals import over_seeds
 
-LINES = 12000  # points a chart of curves may hold over all its lines
-THIN = 150  # runs up to which each seed has a thin line of its own beside its arm's mean
+LINES = 12000  # maximum points of a chart of curves over all its lines
+THIN = 150  # up to this many runs each seed has its own thin line beside its arm's mean
 
 
 def curves(study: Study, key: str, title: str, smooth: bool) -> Figure | None:
-    """Returns the loss over training tokens: a line a seed, and each arm's mean over its finished seeds.
+    """Returns the loss over training tokens: one line per seed, and each arm's mean over its finished seeds.
 
     Args:
         key: "train_loss" or "val_loss" of metrics.jsonl.
@@ -80,23 +80,23 @@ def curves(study: Study, key: str, title: str, smooth: bool) -> Figure | None:
     thick = on("means").mark_line(strokeWidth=2).encode(x, y, colour(names), *dashes(names))
     tips = tip(("arm:N", "arm", ""), ("tokens:Q", "tokens", ",.0f"), ("loss:Q", "loss", ".4f"))
     tips += tip(("seeds:Q", "seeds", ""))
-    few = all(len(series) <= 2 for series in per_run.values())  # two points are no curve: they are drawn as points
+    few = all(len(series) <= 2 for series in per_run.values())  # two points are drawn as points, not as a curve
     hover = (
         on("means")
         .mark_point(filled=True, fillOpacity=float(few), opacity=1, size=80)
         .encode(x, y, colour(names), tooltip=tips)
     )
     caption = "Thick: mean over finished seeds."
-    caption += " Thin: each seed." if thinly else f" Beyond {THIN} runs, seeds have no lines of their own."
+    caption += " Thin: each seed." if thinly else f" With more than {THIN} runs, seeds have no lines."
     caption += " Smoothed over a twentieth of the run." if smooth else ""
-    caption += " What lies above the top is cut." if any(series.max() > ends[1] for series in per_run.values()) else ""
+    caption += " Values above the top are cut." if any(series.max() > ends[1] for series in per_run.values()) else ""
     dots = on("seeds").mark_point(filled=True, size=18, opacity=0.5).encode(x, y, colour(names))
     stages = _stages(study, 1.02 * last)
     if stages:
         data["stages"] = stages
         rule = alt.Chart(alt.NamedData("stages")).mark_rule(strokeDash=[2, 3]).encode(alt.X("tokens:Q"))
         what = tip(("stage:N", "until here", ""), ("tokens:Q", "tokens", ",.0f"))
-        caption += f" Dotted: where a stage of the curriculum ends ({_said(stages)})."
+        caption += f" Dotted: ends of curriculum stages ({_said(stages)})."
     layers = [rule.encode(tooltip=what)] if stages else []
     layers += [dots, hover] if few else [thin, thick, hover]
     spec = finish(sized(alt.layer(*layers)), data)
@@ -104,11 +104,11 @@ def curves(study: Study, key: str, title: str, smooth: bool) -> Figure | None:
     return Figure(key.replace("_", "-"), title.capitalize(), caption, spec, lines=lines)
 
 
-STAGES = 6  # ends of stages that a chart marks
+STAGES = 6  # maximum stage ends marked in a chart
 
 
 def _stages(study: Study, last: float) -> list[dict[str, Any]]:
-    """Returns where the stages of the arms' curricula end: a row an end, with tokens and what the stage was."""
+    """Returns the ends of the arms' curriculum stages: a row per end, with tokens and the stage."""
     ends: dict[float, str] = {}
     for arm in study.arms:
         data, tokens = mapping(config_of(arm).get("data")), 0.0
@@ -127,7 +127,7 @@ def _said(stages: list[dict[str, Any]]) -> str:
 def _lines(
     runs: list[tuple[Arm, Run]], key: str, per_run: dict[tuple[str, int], pd.Series], thinly: bool, most: int
 ) -> dict[str, Any]:
-    """Returns each run's line as drawn and as logged, and once the tokens that lines share."""
+    """Returns each run's line as drawn and as logged, and the tokens that lines share only once."""
     places: dict[tuple[float, ...], int] = {}
     results = []
     for arm, run in runs:
@@ -173,7 +173,7 @@ def _mean(arm: Arm, per_run: dict[tuple[str, int], pd.Series]) -> pd.Series:
 
 
 def _ends(lines: list[pd.Series]) -> tuple[float, float]:
-    """Returns what the axis spans: the losses after the first tenth, which would squeeze all others."""
+    """Returns the range of the axis: the losses after the first tenth, which would squeeze all others."""
     return domain(value for line in lines for value in line.iloc[len(line) // 10 :].to_list())
 
 
@@ -236,7 +236,7 @@ def costs(study: Study) -> list[Figure]:
     return [figure for figure in result if figure is not None]
 
 
-PLOT = (240.0, 140.0)  # pixels of a plot within its axes, in the smallest size that figures have
+PLOT = (240.0, 140.0)  # pixels of a plot within its axes, at the smallest size of figures
 Box = tuple[float, float, float, float]  # left, top, right, bottom, pixels
 NAME = 18  # letters of an arm's name beside its point; of a longer one the beginning and the end
 # Where a name may stand: its alignment, and how far right and down of its point it begins, in pixels.
@@ -255,13 +255,13 @@ def _label_front(
 
     The label is empty beside the Pareto front, and where names would meet.
 
-    A cost that was measured under load (`busy`) is not ranked: its arm is not on the front and keeps none off it.
+    A cost measured under load (`busy`) is not ranked: its arm is not on the front and excludes none from it.
 
     Args:
-        rows: with `arm`, `cost`, `quality` and perhaps `busy`, changed in place.
+        rows: with `arm`, `cost`, `quality` and optionally `busy`, changed in place.
         costs: the smallest and the largest cost.
         ends: of the axis of quality.
-        more: a larger cost is better, as of a speed.
+        more: a larger cost is better, such as a speed.
         higher: a higher quality is better.
     """
     across, up = (1 if more else -1), (1 if higher else -1)
@@ -344,11 +344,11 @@ def _cost(study: Study, key: str, label: str, measure: Callable[[Run], float]) -
         text = on("rows").transform_filter(f"datum.label == '{place}'").mark_text(align=align, dx=dx, dy=dy)
         layers.append(text.encode(x, y, text="name:N"))
     side = "loss: lower is better" if by_loss else "higher is better"
-    interval = "95% t-interval over seeds (over tokens where there is one seed)"
+    interval = "95% t-interval over seeds (over tokens if there is one seed)"
     interval = interval if by_loss else "95% interval over seeds and rows"
     title = f"Quality against {label.split(',')[0]}"
-    caption = f"{side.capitalize()}. Bars: {interval}; what reaches beyond the frame is cut."
-    caption += " Named: the Pareto front, as far as names do not overlap."
+    caption = f"{side.capitalize()}. Bars: {interval}; parts outside the frame are cut off."
+    caption += " Labelled: the Pareto front, unless names overlap."
     busy = [row["arm"] for row in rows if row["busy"]]
     if busy:
         named = f"{', '.join(busy[:6])}{f' and {len(busy) - 6} more' if len(busy) > 6 else ''}"

@@ -1,1 +1,1 @@
-"""Claims: what may be compared, what is resolved, and how it is worded."""
+"""Claims: what may be compared, what is resolved, and its wording."""

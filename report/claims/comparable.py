@@ -1,4 +1,4 @@
-"""Which arms may be compared with the baseline, and what must be said of those that differ in more than is asked."""
+"""Which arms may be compared with the baseline, and in what they differ beyond the varied fields."""
 
 import json
 import math
@@ -16,16 +16,16 @@ from report.reading.measures import from_info, median, timed_under_load
 from report.reading.settings import NOT_IN_DIFFERENCES, config_of, flat
 
 REFUSED = "not comparable"  # no claim is made
-DIFFERS = "differs"  # the claim stands with its qualification
-NOTE = "note"  # worth knowing
+DIFFERS = "differs"  # the claim is made with its qualification
+NOTE = "note"  # informative
 
 
 @dataclass(frozen=True)
 class Mark:
     """One way in which an arm differs from the baseline: `short` for a table, `words` for a sentence.
 
-    `value` is what the arm has, for a cell. `asked`: it follows from the fields that the study varies, as parameters
-    from the number of KV heads; else it is an accident.
+    `value` is the arm's value, for a cell. `asked`: it follows from the fields that the study varies, as parameters
+    from the number of KV heads; else it is accidental.
     """
 
     level: str
@@ -51,7 +51,7 @@ def marks(study: Study) -> dict[str, list[Mark]]:
     }
 
 
-# The config fields that explain a difference: where two arms differ in one of them, the mark is part of the question.
+# Config fields that explain a difference: if two arms differ in one of them, the mark is part of the question.
 _FOLLOWS: dict[str, tuple[str, ...]] = {
     "parameters": ("model.", "data.tokenizer"),
     "FLOPs/token": ("model.", "data.length"),
@@ -82,24 +82,24 @@ def _follows(mark: Mark, arm: Arm, reference: Arm) -> bool:
 
 @dataclass(frozen=True)
 class Differing:
-    """What differs between arms and the baseline, as one table: a row an arm, a column a thing that differs.
+    """The differences between arms and the baseline as one table: a row per arm, a column per kind of difference.
 
-    `asked` are the columns that are the question or follow from it, `accidents` all others; a cell is a text, empty
-    where the arm is as the baseline.
+    `asked` are the columns that are varied or follow from it, `accidents` all others; a cell is text, empty if the arm
+    equals the baseline.
     """
 
     asked: list[str]
     accidents: list[str]
     reference: str
-    rows: list[tuple[str, dict[str, str], dict[str, str]]]  # arm, its cells, and the words of each
+    rows: list[tuple[str, dict[str, str], dict[str, str]]]  # arm, its cells, and the sentences of each
 
 
 def differing(study: Study, most: int = 6) -> Differing | None:
-    """Returns the table of what differs; None where no arm differs in anything that is marked.
+    """Returns the table of differences; None if no arm has a mark.
 
     Args:
         study: the study.
-        most: fields of the config that the table shows in the first columns; more are left to the settings.
+        most: config fields shown in the first columns; the settings list all.
     """
     reference = reference_arm(study)
     result = marks(study)
@@ -124,7 +124,7 @@ def differing(study: Study, most: int = 6) -> Differing | None:
 
 
 def swept(study: Study) -> list[str]:
-    """Returns the config fields that the study's arms set, where they differ: what the study varies."""
+    """Returns the config fields that the study varies: those set by its arms to different values."""
     given = dict.fromkeys(name for arm in study.arms for name in flat(arm.overrides))
     configs = [flat(config_of(arm)) for arm in study.arms]
     return [name for name in given if len({config.get(name) for config in configs}) > 1]
@@ -135,19 +135,19 @@ def _doubtful(results: list[tuple[str, str]]) -> list[Mark]:
 
 
 def reference_arm(study: Study) -> Arm | None:
-    """Returns the baseline, or the first arm where the study names none; None for a study of fewer than two arms."""
+    """Returns the baseline, or the first arm if the study names none; None for fewer than two arms."""
     if len(study.arms) < 2:
         return None
     return study.arm(study.baseline) or study.arms[0]
 
 
 def touches(mark: Mark, measure: str) -> bool:
-    """Tells whether a mark is about what an evaluation measured: `loss`, `retrieval`."""
+    """Returns whether a mark concerns an evaluation's result: `loss`, `retrieval`."""
     return _ABOUT.get(mark.short, measure) == measure
 
 
 def apart(study: Study, measure: str) -> list[str]:
-    """Returns the arms of whose `measure` no claim is made against the baseline."""
+    """Returns the arms for whose `measure` no claim is made against the baseline."""
     results = {
         name: [m for m in own if m.level == REFUSED and touches(m, measure)] for name, own in marks(study).items()
     }
@@ -155,9 +155,9 @@ def apart(study: Study, measure: str) -> list[str]:
 
 
 def within(arm: Arm) -> list[Mark]:
-    """Returns how the arm's own seeds differ from one another in what they should share, or from what they were."""
+    """Returns how the arm's own seeds differ from one another in what they should share, or have changed since."""
     results = [
-        Mark(REFUSED, f"{name} question", f"its own seeds were asked other questions ({listed(strict)})")
+        Mark(REFUSED, f"{name} question", f"its seeds were evaluated with different settings ({listed(strict)})")
         for name in EVALUATIONS
         if (strict := _asked_otherwise(name, arm, arm)[0])
     ]
@@ -170,18 +170,18 @@ def within(arm: Arm) -> list[Mark]:
         name for name in EVALUATIONS if any(name in run.of and provenance.unknown(run.of[name]) for run in arm.done)
     ]
     if unsaid:
-        words = f"its results of {listed(unsaid)} do not say which run and checkpoint they are of"
+        words = f"its results of {listed(unsaid)} do not record their run and checkpoint"
         results.append(Mark(NOTE, "identity", words))
     for level, short, read in _SHARED:
         values = _values(arm, read)
         if len(values) > 1:
-            words = f"its own seeds have different {_NAMES[short]} ({', '.join(sorted(values))})"
+            words = f"its seeds have different {_NAMES[short]} ({', '.join(sorted(values))})"
             results.append(Mark(level if level == NOTE else DIFFERS, short, words))
     return results
 
 
 def _asked_otherwise(name: str, arm: Arm, reference: Arm) -> tuple[list[str], list[str]]:
-    """Returns the settings in which runs of two arms were asked otherwise by an evaluation: strict ones, and lists."""
+    """Returns the settings in which an evaluation differed between the runs of two arms: strict ones, and lists."""
 
     def distinct(one: Arm) -> list[tuple[dict[str, Any], bool]]:
         runs = [run for run in one.done if name in run.evals and name in run.of]
@@ -200,14 +200,14 @@ def _asked_otherwise(name: str, arm: Arm, reference: Arm) -> tuple[list[str], li
 
 
 def _questions(arm: Arm, reference: Arm) -> list[Mark]:
-    """Returns a mark for each evaluation that asked the arms different questions."""
+    """Returns a mark for each evaluation whose settings differed between the arms."""
     results = []
     for name in EVALUATIONS:
         strict, lists = _asked_otherwise(name, arm, reference)
         if strict:
-            results.append(Mark(REFUSED, f"{name} question", f"other question of {name} ({listed(strict)})"))
+            results.append(Mark(REFUSED, f"{name} question", f"other settings of {name} ({listed(strict)})"))
         if lists:
-            words = f"{name} was asked under other conditions ({listed(lists)}); those of both are compared"
+            words = f"{name} was evaluated under other conditions ({listed(lists)}); shared ones are compared"
             results.append(Mark(NOTE, f"{name} conditions", words))
     return results
 
@@ -222,12 +222,12 @@ def _marks(arm: Arm, reference: Arm) -> list[Mark]:
             words = f"other {_NAMES[short]} ({_listed(own)} against {_listed(other)})"
             result.append(Mark(level, short, words, _listed(own)))
     result += _ratio(arm, reference, "parameters", from_info("parameters", "total"), DIFFERS)
-    # Arms that share a budget of time or FLOPs see as many tokens as it buys them, which is what such a budget asks.
+    # Arms with a common budget of time or FLOPs train on as many tokens as it allows, by design.
     bought = any(text(dig(run.info, "budget", "kind")) in ("seconds", "flops") for run in reference.done)
     result += _ratio(arm, reference, "training tokens", from_info("tokens"), NOTE if bought else DIFFERS)
     result += _ratio(arm, reference, "FLOPs/token", from_info("flops_per_token", "value"), NOTE)
     result += [
-        Mark(DIFFERS, label, f"was to have equal {label}, and is {percent(off)} off")
+        Mark(DIFFERS, label, f"should have equal {label}, and is {percent(off)} off")
         for label, off in agreements(arm, reference)
         if off > 0.01
     ]
@@ -249,10 +249,9 @@ _COUNTS: dict[str, tuple[str, Callable[[Run], float]]] = {
 
 
 def agreements(arm: Arm, reference: Arm) -> list[tuple[str, float]]:
-    """Returns (what, how far off as a share) for each count in which the sweep made the arm equal to the reference.
+    """Returns (what, relative difference) for each count in which the sweep matched the arm to the reference.
 
-    The counts are those that the runs recorded, not those that were aimed at. Arms that were both made equal to a third
-    agree as well.
+    The counts are those recorded by the runs, not the targets. Arms that were both matched to a third agree as well.
     """
 
     def root(one: Arm, equal: str) -> str:
@@ -267,7 +266,7 @@ def agreements(arm: Arm, reference: Arm) -> list[tuple[str, float]]:
 
 
 def matched(results: Sequence[tuple[str, float]]) -> str:
-    """Returns `agreements` in words, never nearer than they are: `matched parameters within 0.1%`; empty for none."""
+    """Returns `agreements` in words, rounded up: `matched parameters within 0.1%`; empty for none."""
     near = [(label, off) for label, off in results if off <= 0.01]
     messages = [
         f"{label} " + (f"within {math.ceil(1e3 * off - 1e-9) / 10:g}%" if off else "exactly") for label, off in near
@@ -326,7 +325,7 @@ def _commit(run: Run) -> str:
 
 
 def _settings(run: Run) -> str:
-    if "jax_settings" not in run.info:  # of an earlier version
+    if "jax_settings" not in run.info:  # from an earlier version
         return ""
     result = relevant(run.info["jax_settings"])
     return ", ".join(f"{name}={value}" for name, value in result.items()) or "the defaults"
@@ -344,9 +343,9 @@ _SHARED: list[tuple[str, str, Callable[[Run], str]]] = [
     (NOTE, "commit", _commit),
     (NOTE, "JAX", lambda run: text(dig(run.info, "versions", "jax"))),
 ]
-# Marks about one evaluation alone; all others are about every measure.
+# Marks that concern one evaluation; all others concern every measure.
 _ABOUT = {"validation": "loss", "task": "retrieval"} | {f"{name} question": name for name in EVALUATIONS}
-_MEASURED = ("validation", "task")  # known only where the evaluation ran
+_MEASURED = ("validation", "task")  # known only if the evaluation ran
 _NAMES = {
     "data": "data",
     "validation": "validation tokens",

@@ -1,11 +1,11 @@
-"""Differences between arms, and between RoPE scalings of one arm: what is resolved, and what is not.
+"""Differences between arms, and between RoPE scalings of one arm: which are resolved.
 
 All claims that one report words are one family for Holm's correction: every arm against its baseline in every measure,
 every RoPE scaling at every length, and every arm at every rung of a ladder, of all its studies. Of reports in which
 nothing differs, 5% at most claim anything.
 
-Of retrieval past the training length nothing is claimed where no control shows that it measures distance
-(`measures_distance` is not true): such a condition is left out and named.
+Nothing is claimed about retrieval past the training length unless a control shows that it measures distance
+(`measures_distance` is true); other conditions are left out and listed.
 """
 
 import itertools
@@ -36,7 +36,7 @@ from report.statistics.pooling import pooled as pooled_deviation
 from report.statistics.sequential import LEVEL
 from report.statistics.shares import paired_shares
 
-Texts = Mapping[int, text_noise.Pieces | None]  # of one side of a difference, by seed
+Texts = Mapping[int, text_noise.Pieces | None]  # one side of a difference, by seed
 
 # Verdicts, as tables in CSV and Parquet hold them; `shown` says how a reader sees them.
 RESOLVED = "resolved"
@@ -56,52 +56,52 @@ class Comparison:
 
     arm: str
     baseline: str
-    measure: str  # "loss" (nats a token) or "retrieval" (a share)
+    measure: str  # "loss" (nats per token) or "retrieval" (a share)
     difference: Difference
     mine: Estimate
     other: Estimate
     verdict: str
-    why: str = ""  # of a verdict MISSING or REFUSED
+    why: str = ""  # for the verdicts MISSING and REFUSED
     marks: tuple[Mark, ...] = ()
-    matched: tuple[tuple[str, float], ...] = ()  # what the sweep made equal, and how far off it is, as a share
+    matched: tuple[tuple[str, float], ...] = ()  # what the sweep matched, and the relative differences
     family: int = 1  # claims of the report with a p-value, over which Holm's correction is made
     p_holm: float = math.nan
-    level: float = LEVEL  # that is spent at this look; LEVEL where no looks are planned
-    care: float = math.nan  # the smallest difference that matters, as the sweep says
-    within_care: bool = False  # the difference is known to be smaller than that
+    level: float = LEVEL  # spent at this look; LEVEL if no looks are planned
+    care: float = math.nan  # the smallest difference that matters, from the sweep file
+    within_care: bool = False  # the difference is shown to be smaller than `care`
 
     @property
     def smallest_seen(self) -> float:
-        """The smallest true difference that this design shows 4 times in 5; nan where none that is possible."""
+        """The smallest true difference that this design detects 4 times in 5; nan if no possible one is."""
         smallest = self.difference.smallest_seen(self.family, self.level)
         return smallest if smallest <= self._largest else math.nan
 
     @property
     def few(self) -> bool:
-        """True where the seeds are too few for an interval that says anything."""
+        """True if the seeds are too few for a meaningful interval."""
         return self.difference.few or (self.difference.half > self._largest and not self.difference.resolved)
 
     @property
     def _largest(self) -> float:
-        """The largest difference that there can be: of a share as far as 0 or 1, of a loss the baseline's own."""
+        """The largest possible difference: for a share as far as 0 or 1, for a loss the baseline's own."""
         return self.other.mean if self.measure == "loss" else max(self.other.mean, 1 - self.other.mean)
 
     @property
     def seeds_for_care(self) -> int | None:
-        """How many seeds would show a difference of `care` 4 times in 5; None where no number, or nothing is asked."""
+        """How many seeds would show a difference of `care` 4 times in 5; None if none would, or without `care`."""
         if self.measure != "loss" or not math.isfinite(self.care):
             return None
         return self.difference.seeds_to_see(self.care, self.family)
 
     @property
     def better(self) -> bool:
-        """True where the arm's mean is the better one: a lower loss, a higher share."""
+        """True if the arm's mean is better: a lower loss, a higher share."""
         return self.difference.mean < 0 if self.measure == "loss" else self.difference.mean > 0
 
 
 @dataclass(frozen=True)
 class Claims:
-    """All that a study claims, corrected over the whole report."""
+    """All claims of a study, corrected over the whole report."""
 
     arms: list[Comparison]
     scalings: "list[ScalingTable]"
@@ -110,17 +110,17 @@ class Claims:
 
 
 def comparisons(study: Study) -> list[Comparison]:
-    """Returns every arm against the baseline, by loss and by retrieval at the training length, where measured."""
+    """Returns every arm against the baseline, by loss and by retrieval at the training length, if measured."""
     return list(claims(study).arms)
 
 
 def scaling_tables(study: Study) -> "list[ScalingTable]":
-    """Returns, for each arm and measure, a table a length beyond 1x at which several scalings were measured."""
+    """Returns, for each arm and measure, a table per length beyond 1x at which several scalings were measured."""
     return list(claims(study).scalings)
 
 
 def claims(study: Study) -> Claims:
-    """Returns what a study claims. It is kept with the study, since tables and charts ask for it many times."""
+    """Returns a study's claims, cached with the study: tables and charts need them many times."""
     if "_claims" not in vars(study):
         together = study.family if any(one is study for one in study.family) else [study]
         made = [(_comparisons(one), _scaling_tables(one), _ladder(one)) for one in together]
@@ -131,13 +131,13 @@ def claims(study: Study) -> Claims:
 
 
 def is_open(one: Comparison) -> bool:
-    """Tells whether more seeds could still decide a comparison: it is neither resolved nor smaller than `care`."""
+    """Returns whether more seeds could still decide a comparison: it is neither resolved nor smaller than `care`."""
     return one.verdict in (UNRESOLVED, ONE_SEED) and not one.within_care
 
 
 @dataclass(frozen=True)
 class Look:
-    """Where a study that adds seeds by a plan stands: look `number` (0: none is complete) of `of`, at `seeds` seeds."""
+    """State of a study with planned looks: look `number` (0: none is complete) of `of`, at `seeds` seeds."""
 
     number: int
     of: int
@@ -146,7 +146,7 @@ class Look:
 
 
 def look(study: Study) -> Look | None:
-    """Returns the last look of a plan whose runs have all ended; None for a study without a plan."""
+    """Returns the last look whose runs have all ended; None for a study without a plan."""
     plan = study.plan
     if plan is None:
         return None
@@ -165,7 +165,7 @@ def look(study: Study) -> Look | None:
 
 
 def looked_at(study: Study) -> tuple[Study, float]:
-    """Returns the study as its last complete look sees it, and the level that this look spends."""
+    """Returns the study restricted to its last complete look, and the level spent at this look."""
     result = look(study)
     if result is None:
         return study, LEVEL
@@ -199,7 +199,7 @@ def _comparisons(study: Study) -> list[Comparison]:
 
 
 def _no_look(study: Study) -> str:
-    """Returns why nothing is claimed yet of a study with planned looks; empty where something may be."""
+    """Returns why nothing is claimed yet in a study with planned looks; empty if claims may be made."""
     result = look(study)
     if result is None or result.number:
         return ""
@@ -207,7 +207,7 @@ def _no_look(study: Study) -> str:
 
 
 def _together(arms: Sequence[Arm], baseline: Arm, measure: str) -> Pooled | None:
-    """Returns the deviation over all arms that ran with the baseline's seeds; None where deviations clearly differ."""
+    """Returns the deviation over all arms that ran with the baseline's seeds; None if deviations clearly differ."""
     by_arm = {arm.name: values(arm, measure) for arm in arms}
     seeds = set(by_arm[baseline.name])
     result = pooled_deviation({name: one for name, one in by_arm.items() if set(one) == seeds})
@@ -265,7 +265,7 @@ def _losses(own: Mapping[int, float], other: Mapping[int, float], mine: Texts, i
 
 
 def _with_text(noise: Noise, arm: Texts, baseline: Texts, seeds: set[int]) -> Noise:
-    """Returns the noise with that of the text, where both sides know what each piece of the same text lost."""
+    """Returns the noise including that of the text, if both sides have the loss of each piece of the same text."""
     kept = tuple(sorted(seeds))
     mine, other = ({seed: one for seed, one in side.items() if one is not None} for side in (arm, baseline))
     if len(kept) < 2 or not all(seed in side for seed in kept for side in (mine, other)):
@@ -293,7 +293,7 @@ def _verdict(arm: Arm, baseline: Arm, measure: str, difference: Difference, diff
     if refusals:
         return REFUSED, "; ".join(refusals)
     if not difference.seeds:
-        return MISSING, "no seed is done in both"
+        return MISSING, "no seed is done in both arms"
     if len(difference.seeds) == 1:
         return ONE_SEED, ""
     return (RESOLVED if difference.resolved else UNRESOLVED), ""
@@ -310,10 +310,10 @@ def _ladder(study: Study) -> ladders.Results | None:
 def _corrected(
     studies: "list[tuple[list[Comparison], list[ScalingTable], ladders.Results | None]]",
 ) -> list[Claims]:
-    """Adjusts p for the number of claims in all studies; what does not hold after that is not resolved.
+    """Adjusts p for the number of claims in all studies; differences that do not pass are not resolved.
 
-    A look's p counts by the level that is spent at it. Equivalence ("smaller than `care`") is adjusted by itself: of
-    one comparison only one of the two claims can be false.
+    A look's p is relative to the level spent at it. Equivalence ("smaller than `care`") is adjusted separately: for one
+    comparison only one of the two claims can be false.
     """
     tested = [_p(one) for arms, _, _ in studies for one in arms]
     tested += [line.p for _, tables, _ in studies for table in tables for line in table.lines]
@@ -336,14 +336,14 @@ def _corrected(
 
 
 def _p(one: Comparison) -> float:
-    """Returns the p-value of a comparison that is tested, at the level of its look; nan for one that is not."""
+    """Returns the p-value of a tested comparison, at the level of its look; nan for others."""
     if one.verdict not in (RESOLVED, UNRESOLVED):
         return math.nan
     return min(1.0, one.difference.p * LEVEL / one.level)
 
 
 def _equivalence(one: Comparison) -> float:
-    """Returns twice the larger p of the two one-sided tests that the difference lies within +-care; nan for none."""
+    """Returns twice the larger p of the two one-sided tests that the difference is within +-care; nan for none."""
     gap = one.difference
     if one.verdict not in (RESOLVED, UNRESOLVED) or not one.care > 0 or not gap.error > 0:
         return math.nan
@@ -364,9 +364,9 @@ def _held(line: "ScalingLine", p: float) -> "ScalingLine":
 
 @dataclass(frozen=True)
 class ScalingLine:
-    """One scaling at one length: its estimate, and its difference to the run's own scaling (None for that itself).
+    """One scaling at one length: its estimate, and its difference from the run's own scaling (None for that itself).
 
-    `resolved`: the difference is, also after Holm's correction over the report's claims, tested at `level`.
+    `resolved`: the difference is, after Holm's correction over the report's claims, tested at `level`.
     """
 
     scaling: str
@@ -374,11 +374,11 @@ class ScalingLine:
     difference: Difference | None
     resolved: bool = False
     level: float = LEVEL
-    stretch: float = math.nan  # by how much the slowest rotary pair is slowed, which is the scaling's strength
+    stretch: float = math.nan  # factor by which the slowest rotary pair is slowed: the scaling's strength
 
     @property
     def p(self) -> float:
-        """The p-value of its difference, at the level of its look; nan for none, as where it is the same function."""
+        """The p-value of its difference, at the level of its look; nan for none, such as for the same function."""
         gap = self.difference
         same = gap is None or (gap.mean == 0 and gap.deviation == 0)
         return math.nan if gap is None or same else min(1.0, gap.p * LEVEL / self.level)
@@ -388,7 +388,7 @@ class ScalingLine:
 class ScalingTable:
     """The RoPE scalings of one arm at one length, applied at evaluation only.
 
-    `local`: those left out of `lines`, whose retrieval at this length does not measure distance.
+    `local`: scalings left out of `lines`, whose retrieval at this length does not measure distance.
     """
 
     arm: str
@@ -405,7 +405,7 @@ def _scaling_tables(study: Study) -> list[ScalingTable]:
     results = []
     for arm in study.arms:
         for measure, points in (("loss", loss_points(arm)), ("retrieval", retrieval_points(arm))):
-            if _refusals(within(arm), measure):  # seeds that were asked different questions have no mean
+            if _refusals(within(arm), measure):  # seeds evaluated with different settings have no mean
                 continue
             for multiple in sorted({point.multiple for point in points if point.multiple > 1}):
                 here = [point for point in points if point.multiple == multiple]

@@ -1,4 +1,4 @@
-"""All comparisons of a report as a data frame, one row a comparison."""
+"""All comparisons of a report as a data frame, one row per comparison."""
 
 import pandas as pd
 
@@ -12,10 +12,10 @@ COLUMNS = [
 
 
 def frame(sweep: Sweep) -> pd.DataFrame:
-    """Returns every arm against its baseline: `difference` is arm - baseline, nats of a loss or a share of 1.
+    """Returns every arm against its baseline: `difference` is arm - baseline, in nats of loss or as a share of 1.
 
     `low` and `high` are the 95% interval of that comparison, `p_holm` is p after Holm's correction over `family`
-    comparisons, `smallest_seen` the smallest true difference that the design shows 4 times in 5.
+    comparisons, `smallest_seen` the smallest true difference that the design detects 4 times in 5.
     """
     rows = [
         (

@@ -1,4 +1,4 @@
-"""What a ladder of budgets shows of each arm: its gain in compute at each rung, and whether rankings survive scale."""
+"""Results of a ladder of budgets: each arm's compute gain at each rung, and whether rankings survive scale."""
 
 import dataclasses
 import math
@@ -20,21 +20,21 @@ SURVIVES, CROSSES, OPEN, UNRESOLVED = "yes", "no", "open", "not resolved"
 
 @dataclass(frozen=True)
 class Level:
-    """One rung of one arm: the value of the ladder's field, the gain, and the gain in wall time (nan: not known)."""
+    """One rung of one arm: the value of the ladder's field, the gain, and the gain in wall time (nan: unknown)."""
 
     value: float
     gain: Gain
-    time: float = math.nan  # factor on the gain: the arm's FLOPs a second over the baseline's
-    speed: float = math.nan  # tokens a second of training
+    time: float = math.nan  # factor on the gain: the arm's FLOPs per second over the baseline's
+    speed: float = math.nan  # training tokens per second
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a ladder shows of one arm. `refused` says why nothing is claimed; empty where something is.
+    """The result of one arm. `refused` is the reason if nothing is claimed, else empty.
 
     Attributes:
-        levels: by rising value.
-        leads: arm minus baseline at equal compute, a rung.
+        levels: by increasing value.
+        leads: arm minus baseline at equal compute, per rung.
         survives: whether the ranking survives scale: yes, no, open or not resolved; with `words`.
     """
 
@@ -48,13 +48,13 @@ class Result:
 
     @property
     def head(self) -> Level | None:
-        """The highest rung that the baseline's ladder answers."""
+        """The highest rung within the baseline's ladder."""
         return next((level for level in reversed(self.levels) if not level.gain.refused), None)
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a study's ladder shows; `refused` says why it shows nothing."""
+    """The results of a study's ladder; `refused` is the reason if there are none."""
 
     study: str
     by: str
@@ -63,7 +63,7 @@ class Results:
     curves: dict[str, tuple[list[float], Curve]] = field(default_factory=dict)  # arm -> (values of its rungs, curve)
     fit: Fit = field(default_factory=Fit)
     orders: dict[float, list[str]] = field(default_factory=dict)  # value -> arms by mean loss, the best first
-    speeds: str = ""  # where speeds come from
+    speeds: str = ""  # source of the speeds
     refused: str = ""
 
 
@@ -138,7 +138,7 @@ def _rungs(ladder: Ladder, name: str) -> list[float]:
 
 
 def _seeds(ladder: Ladder, name: str, base: str) -> tuple[int, ...]:
-    """Returns the seeds that an arm and the baseline have at every rung at which they have any."""
+    """Returns the seeds that an arm and the baseline have at all of their rungs."""
     expected = [(value, one) for one in (name, base) for value in _rungs(ladder, one)]
     sets = [set(_by_seed(ladder.rungs[value][one])) for value, one in expected]
     return tuple(sorted(set.intersection(*sets))) if sets else ()
@@ -147,23 +147,23 @@ def _seeds(ladder: Ladder, name: str, base: str) -> tuple[int, ...]:
 def _short(ladder: Ladder, name: str, base: str) -> str:
     for one in (name, base):
         if len(_rungs(ladder, one)) < 2:
-            return f"{one}: {plural(len(_rungs(ladder, one)), 'rung')} measured; a curve needs 2 at least"
+            return f"{one}: {plural(len(_rungs(ladder, one)), 'rung')} measured; a curve needs at least 2"
     seeds = _seeds(ladder, name, base)
     if len(seeds) >= gains.SEEDS:
         return ""
     who = name if name == base else f"{name} and {base}"
-    return f"{who}: {plural(len(seeds), 'seed')} done at every rung; an interval needs {gains.SEEDS} at least"
+    return f"{who}: {plural(len(seeds), 'seed')} done at every rung; an interval needs at least {gains.SEEDS}"
 
 
 def _edge(ladder: Ladder, name: str) -> str:
-    """Returns why an arm's hyperparameter is not tuned: at a rung the best value was the grid's last; else empty."""
+    """Returns why an arm's hyperparameter is not tuned: a rung's best value was at the grid's edge; else empty."""
     for value, selection in ladder.selections.items():
         own = getattr(ladder.rungs[value].get(name), "name", name)
         choice = selection.choices.get(own, {})
         if edge := text(choice.get("edge")):
             return (
                 f"{name} at {rung_label(ladder.by, value)}: its {selection.field} of {number(choice.get('value')):g} "
-                f"is the {edge} tried, so a better one may lie beyond; widen the grid"
+                f"is the {edge} tried, so a better one may be outside; widen the grid"
             )
     return ""
 
@@ -194,7 +194,7 @@ def _result(ladder: Ladder, name: str, base: str, seeds: tuple[int, ...], values
 
 
 def _speed(arm: Arm) -> tuple[float, float]:
-    """Returns (FLOPs, tokens) a second of training, the median over seeds: as measured alone, else as it trained."""
+    """Returns training (FLOPs, tokens) per second, median over seeds: measured by eval.throughput, else in training."""
     pairs = []
     for run in arm.done:
         per_token = from_info("flops_per_token", "value")(run)
@@ -207,7 +207,7 @@ def _speed(arm: Arm) -> tuple[float, float]:
 
 
 def _speed_at(ladder: Ladder, name: str, flops: float) -> float:
-    """Returns an arm's FLOPs a second at a budget, between its rungs interpolated in ln C."""
+    """Returns an arm's FLOPs per second at a budget, between its rungs interpolated in ln C."""
     known = []
     for value in _rungs(ladder, name):
         arm = ladder.rungs[value][name]
@@ -226,11 +226,7 @@ def _source(ladder: Ladder, names: Mapping[str, Any]) -> str:
     timed = [math.isfinite(number(dig(run.evals.get("throughput"), "train", "tokens_per_second"))) for run in runs]
     if runs and all(timed):
         return "eval/throughput.json"
-    return (
-        "eval/throughput.json where measured, else the training's own clock"
-        if any(timed)
-        else "the training's own clock"
-    )
+    return "eval/throughput.json if measured, else the speed in training" if any(timed) else "the speed in training"
 
 
 def _orders(ladder: Ladder, curves: Mapping[str, tuple[list[float], Curve]]) -> dict[float, list[str]]:
@@ -244,7 +240,7 @@ def _orders(ladder: Ladder, curves: Mapping[str, tuple[list[float], Curve]]) -> 
 
 
 def survival(name: str, base: str, by: str, values: list[float], leads: tuple[Lead, ...]) -> tuple[str, str]:
-    """Returns whether the ranking of an arm against the baseline survives scale, and that in words."""
+    """Returns whether the ranking of an arm against the baseline survives scale, and the sentence for it."""
     known = [(value, lead) for value, lead in zip(values, leads, strict=True) if lead.sign]
     resolved = sum(lead.resolved for _, lead in known)
     if not resolved:
@@ -272,7 +268,7 @@ def survival(name: str, base: str, by: str, values: list[float], leads: tuple[Le
     value, other = known[turns[0] - 1][0], known[turns[0]][0]
     return OPEN, (
         f"{name} against {base}: the sign turns between {rung_label(by, value)} and {rung_label(by, other)}, and the "
-        "rungs on one side or both do not resolve it; whether the ranking survives scale is open."
+        "rungs on one or both sides do not resolve it; whether the ranking survives scale is open."
     )
 
 
@@ -287,7 +283,7 @@ def rung_label(by: str, value: float) -> str:
 
 
 def as_json(result: Results) -> dict[str, Any]:
-    """Returns a study's results as --json writes them; what is not finite is null."""
+    """Returns a study's results for --json; values that are not finite are null."""
     arms = {}
     for name, one in result.arms.items():
         head = one.head
@@ -353,13 +349,13 @@ def _plain(value: Any) -> Any:
 
 
 def end_label(gain: Gain, name: str) -> str:
-    """Returns an end of an interval: a star where it lies beyond the ladder, `none` where there is none."""
+    """Returns an end of an interval: with a star if it is beyond the ladder, `none` if there is none."""
     value = getattr(gain, name)
     return ("none" if not 0 < value < math.inf else f"{value:.3g}") + ("*" if name in gain.beyond else "")
 
 
 def sentences(result: Results) -> list[str]:
-    """Returns in words what the ladder shows: gains at the highest rung answered, refusals, and the ranking."""
+    """Returns the results in sentences: gains at the highest rung within the ladder, refusals, and the ranking."""
     if result.refused:
         return [f"{result.study}: refused: {result.refused}."]
     said = []
@@ -421,7 +417,7 @@ def _fit_words(result: Results) -> list[str]:
         return []
     lack = ""
     if math.isfinite(fit.lack):
-        verdict = "the form does not fit, so read the gains above" if fit.lack < 0.05 else "no lack of fit seen"
+        verdict = "the form does not fit, use the gains above" if fit.lack < 0.05 else "no lack of fit seen"
         lack = f"; lack of fit p = {fit.lack:.2g}: {verdict}"
     return [
         f"Joint fit L = E + A C^{MINUS}alpha (E {fit.floor:.3g}, alpha {fit.alpha:.3g}), one gain for all rungs: "

@@ -1,4 +1,4 @@
-"""The answer first: one sentence a study, then equal verdicts together, and which runs failed and why."""
+"""The main result: one sentence per study, then comparisons grouped by verdict, and which runs failed and why."""
 
 import math
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from report.reading.directories import Run, Study
 from report.reading.reproduce import all_arms
 
 BROKEN = ("failed", "diverged", "unreadable")  # statuses of runs that ended badly
-LONG = 300  # letters of a note that is unfolded only when asked for
-NAMED = 8  # names that a group's line lists
+LONG = 300  # characters from which a note is collapsed
+NAMED = 8  # names listed in a group's line
 
 
 @dataclass(frozen=True)
 class Group:
-    """Comparisons with one verdict in one measure: `text` is a line, `details` a sentence each."""
+    """Comparisons with one verdict in one measure: `text` is a line, `details` one sentence each."""
 
     verdict: str
     text: str
@@ -33,7 +33,7 @@ class Group:
 
 
 def headline(study: Study) -> str:
-    """Returns the study's answer in one sentence; empty where nothing is compared."""
+    """Returns the study's result in one sentence; empty if nothing is compared."""
     result = comparisons(study)
     measure = "loss" if any(one.measure == "loss" for one in result) else "retrieval"
     own = [one for one in result if one.measure == measure]
@@ -55,7 +55,7 @@ def _size(one: Comparison) -> float:
 
 
 def _some(resolved: list[Comparison], tested: list[Comparison]) -> str:
-    """Returns what differs: of up to two arms each, of more the best and the worst."""
+    """Returns the resolved differences: up to two arms each, otherwise the best and the worst."""
     open_ = [one for one in tested if one.verdict == UNRESOLVED]
     left = ""
     if open_:
@@ -93,7 +93,7 @@ def _bounds(one: Comparison) -> str:
 
 
 def _none(tested: list[Comparison]) -> str:
-    """Returns that no arm differs, by how much it could at most, and what would show less."""
+    """Returns the sentence that no arm differs, with the bound on the difference, and what would resolve less."""
     baseline, number = tested[0].baseline, len(tested)
     bound = largest(tested)
     who = f"{tested[0].arm} does not differ" if number == 1 else f"None of {number} arms differs"
@@ -117,14 +117,14 @@ def _none(tested: list[Comparison]) -> str:
 def largest(tested: list[Comparison]) -> float:
     """Returns the size that no difference exceeds, with 95% confidence: the farthest end of all intervals.
 
-    It holds for all comparisons together without a correction: it is wrong only where the interval of the largest true
-    difference, one comparison, is.
+    It holds for all comparisons together without a correction: it is wrong only if the interval of the largest true
+    difference, a single comparison, is.
     """
     return max(max(abs(one.difference.low), abs(one.difference.high)) for one in tested)
 
 
 def _upwards(value: float) -> str:
-    """Returns a bound in two significant digits, rounded away from 0 so that it stays one."""
+    """Returns a bound in two significant digits, rounded away from 0 so that it remains a bound."""
     if not value > 0:
         return f"{value:g}"
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
@@ -152,7 +152,7 @@ def _not_tested(own: list[Comparison]) -> str:
 
 
 def groups(study: Study) -> list[Group]:
-    """Returns the study's comparisons, those with one verdict in one measure together, the resolved first."""
+    """Returns the study's comparisons grouped by verdict and measure, the resolved ones first."""
     results: dict[tuple[str, str, str], list[Comparison]] = {}
     order = {RESOLVED: 0, UNRESOLVED: 1, ONE_SEED: 2, REFUSED: 3, MISSING: 4}
     ranked = sorted(
@@ -166,7 +166,7 @@ def groups(study: Study) -> list[Group]:
 
 
 def _note(one: Sentence) -> Group:
-    """Returns a note; of a long one, which lists arms, what it is about."""
+    """Returns a note; a long one, which lists arms, is summarized by its subject."""
     head, colon, _ = one.text.partition(": ")
     return (
         Group(one.verdict, f"{head}.", (one,)) if len(one.text) > LONG and colon else Group(one.verdict, one.text, ())
@@ -174,7 +174,7 @@ def _note(one: Sentence) -> Group:
 
 
 def _kind(one: Comparison) -> str:
-    """Returns what is said of a comparison beside its verdict."""
+    """Returns the qualifier of a comparison's verdict."""
     if one.verdict == RESOLVED:
         return "better" if one.better else "worse"
     if one.verdict == UNRESOLVED:
@@ -182,7 +182,7 @@ def _kind(one: Comparison) -> str:
             return "smaller than matters"
         if one.few:
             return "too few seeds"
-        return "the interval leaves 0 out, and Holm's correction does not" if one.difference.resolved else ""
+        return "the interval excludes 0, but not after Holm's correction" if one.difference.resolved else ""
     return one.why.replace(f"{one.arm} has", "they have") if one.verdict in (REFUSED, MISSING) else ""
 
 
@@ -211,7 +211,7 @@ def _group(measure: str, verdict: str, kind: str, members: list[Comparison]) -> 
 
 @dataclass(frozen=True)
 class Broken:
-    """Runs of one arm that ended in one way: `reason` is the last line of the error."""
+    """Runs of one arm that ended in the same way: `reason` is the last line of the error."""
 
     arm: str
     status: str
@@ -226,7 +226,7 @@ class Broken:
 
 
 def broken(study: Study) -> list[Broken]:
-    """Returns the runs that failed, diverged or could not be read, by arm and reason; they enter no statistic."""
+    """Returns the runs that failed, diverged or could not be read, by arm and reason; they are in no statistic."""
     results: dict[tuple[str, str, str], list[Run]] = {}
     for arm in all_arms(study):
         for run in arm.runs:

@@ -1,4 +1,4 @@
-"""What is shown and what is not, in words: one sentence a comparison."""
+"""The claims in words: one sentence per comparison."""
 
 import math
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ from report.statistics.intervals import Difference, Estimate
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence and what kind of claim it makes: one of the verdicts, or "note"."""
+    """A sentence and its kind of claim: one of the verdicts, or "note"."""
 
     verdict: str
     text: str
 
 
 def arms(study: Study) -> list[Sentence]:
-    """Returns what the study shows of each arm against its baseline, the resolved first and of them the largest."""
+    """Returns the claims for each arm against its baseline: resolved ones first, sorted by size."""
     result = comparisons(study)
     order = {RESOLVED: 0, UNRESOLVED: 1, ONE_SEED: 2, REFUSED: 3, MISSING: 4}
     ranked = sorted(result, key=lambda one: (one.measure != "loss", order[one.verdict], -_size(one)))
@@ -44,12 +44,12 @@ def arms(study: Study) -> list[Sentence]:
 
 
 def notes(study: Study) -> list[Sentence]:
-    """Returns what is said of a study beside its comparisons: which seeds solved the task, all conditions."""
+    """Returns the notes of a study: which seeds solved the task, results over all conditions."""
     return [Sentence("note", text) for text in (solving.sentence(study), _over_tasks(study)) if text]
 
 
 def _over_tasks(study: Study) -> str:
-    """Returns the arms over all retrieval conditions and seeds in words; empty where there are not several."""
+    """Returns the arms over all retrieval conditions and seeds in words; empty if there are not several."""
     result = aggregates.table(study)
     if result is None:
         return ""
@@ -70,7 +70,7 @@ def _over_tasks(study: Study) -> str:
 
 def _left_out(names: Sequence[str]) -> str:
     return (
-        f" Left out, since no control shows that retrieval there measures distance: {listed(list(names))}."
+        f" Left out, because no control shows that retrieval there measures distance: {listed(list(names))}."
         if names
         else ""
     )
@@ -89,7 +89,7 @@ def arm(one: Comparison) -> str:
     what = "loss" if one.measure == "loss" else "retrieval at the training length"
     pair = f"{one.arm} against {one.baseline}, {what}"
     if one.verdict == MISSING:
-        return f"{pair}: cannot be told, {one.why}."
+        return f"{pair}: unknown, {one.why}."
     if one.verdict == REFUSED:
         return f"{pair}: not comparable ({one.why}), so no difference is claimed."
     if one.verdict == ONE_SEED:
@@ -104,7 +104,7 @@ def _claim(one: Comparison, what: str) -> str:
     if one.verdict == UNRESOLVED:
         shown = amount(one.measure, gap.mean, gap.half, signed=True)
         if one.few:
-            return f"{one.arm} against {one.baseline}, {what}: too few seeds to tell ({shown} in {seeds})"
+            return f"{one.arm} against {one.baseline}, {what}: too few seeds ({shown} in {seeds})"
         half = _within(one.measure, gap)
         said = f"smaller than {_care(one.care)} either way" if one.within_care else "no difference resolved"
         return (
@@ -122,10 +122,10 @@ def _claim(one: Comparison, what: str) -> str:
 
 
 def _seen(one: Comparison) -> str:
-    """Returns what the design could have seen, and how many seeds would show what the sweep cares for."""
+    """Returns what the design could detect, and how many seeds would show a difference of `care`."""
     smallest = one.smallest_seen
     if not (math.isfinite(smallest) and smallest > 0):
-        result = "; too few seeds to see any difference that is possible" if len(one.difference.seeds) > 1 else ""
+        result = "; too few seeds to detect any possible difference" if len(one.difference.seeds) > 1 else ""
     else:
         result = f"; a true {amount(one.measure, smallest, one.difference.half)} would have been seen 4 times in 5"
     needed = one.seeds_for_care
@@ -149,7 +149,7 @@ def _one_seed(one: Comparison, pair: str) -> str:
 
 
 def _correction(one: Comparison) -> str:
-    """Returns what Holm's correction says, where the report makes several claims and it decides something."""
+    """Returns the effect of Holm's correction, if the report makes several claims and it matters."""
     if not one.difference.resolved:
         return ""
     if one.verdict == RESOLVED:
@@ -158,7 +158,7 @@ def _correction(one: Comparison) -> str:
     if one.family < 2:
         return ""
     return (
-        f": its own interval leaves 0 out, but of {one.family} comparisons one in 20 would by chance; after Holm's "
+        f": its own interval excludes 0, but of {one.family} comparisons one in 20 would by chance; after Holm's "
         f"correction p = {one.p_holm:.2g}, which is not below 0.05"
     )
 
@@ -199,7 +199,7 @@ def _value(measure: str, one: Estimate) -> str:
 
 
 def scalings(study: Study) -> tuple[list[Sentence], list[Sentence]]:
-    """Returns what the RoPE scalings show: of the baseline at its longest length, and of the other arms and lengths."""
+    """Returns the results of the RoPE scalings: the baseline at its longest length, and the rest."""
     tables = scaling_tables(study)
     names = list(dict.fromkeys(table.arm for table in tables))
     reference = reference_arm(study)
@@ -219,7 +219,7 @@ def scalings(study: Study) -> tuple[list[Sentence], list[Sentence]]:
 
 
 def _strength(table: ScalingTable, label: dict[str, str]) -> str:
-    """Returns how strong each scaling is, as the factor of the NTK scaling that slows the slowest pair as much."""
+    """Returns the strength of each scaling, as the factor of the NTK scaling that slows the slowest pair equally."""
     known = [line for line in table.lines if math.isfinite(line.stretch)]
     if not known:
         return ""
@@ -273,7 +273,7 @@ def _open(measure: str, line: ScalingLine, label: dict[str, str]) -> str:
 
 
 def comparability(study: Study) -> list[Sentence]:
-    """Returns a sentence for each arm that differs from the baseline in more than the question."""
+    """Returns a sentence for each arm that differs from the baseline in more than the varied fields."""
     reference = reference_arm(study)
     results = []
     for name, own in marks(study).items():
@@ -289,7 +289,7 @@ def comparability(study: Study) -> list[Sentence]:
 
 
 def state(sweep: Sweep) -> str:
-    """Returns how many runs there are, and in which state."""
+    """Returns how many runs there are, by status."""
     counts: dict[str, int] = {}
     for run in sweep.runs:
         counts[run.status] = counts.get(run.status, 0) + 1
@@ -299,18 +299,18 @@ def state(sweep: Sweep) -> str:
 
 
 def preface(study: Study) -> str:
-    """Returns against what the study's arms are compared, or why nothing is."""
+    """Returns what the study's arms are compared with, or why nothing is."""
     reference = reference_arm(study)
     if reference is None:
         only = f" {study.arms[0].name}" if study.arms else ""
         return f"One arm,{only}: nothing to compare it with." if only else "No arms."
-    named = "the baseline" if study.baseline else "the first arm, since the study names no baseline"
+    named = "the baseline" if study.baseline else "the first arm, because the study names no baseline"
     said = f"Every arm against {reference.name}, {named}. Lower loss is better; higher retrieval is better."
     return " ".join(part for part in (said, statistics(study), looks(study), selecting.preface(study)) if part)
 
 
 def statistics(study: Study) -> str:
-    """Returns over how many claims the report corrects, and what varies in its intervals."""
+    """Returns the number of claims that the report corrects over, and the sources of variation in its intervals."""
     result = claims(study)
     gaps = [one.difference for one in result.arms if one.measure == "loss" and one.verdict in (RESOLVED, UNRESOLVED)]
     pooled = max((gap.pooled for gap in gaps), default=0)
@@ -323,16 +323,16 @@ def statistics(study: Study) -> str:
     if pooled:
         freedom = (pooled - 1) * (len(gaps[0].seeds) - 1)
         parts.append(
-            f"The deviation of losses between seeds is pooled over {pooled} arms ({freedom} degrees of freedom), since "
-            "Bartlett's test does not refuse that they share it."
+            f"The deviation of losses between seeds is pooled over {pooled} arms ({freedom} degrees of freedom): "
+            "Bartlett's test does not reject a common one."
         )
     if any(gap.text_error > 0 for gap in gaps):
-        parts.append("Intervals of differences of losses count the choice of seeds and of validation text.")
+        parts.append("Intervals of differences of losses include the choice of seeds and of validation text.")
     return " ".join(parts)
 
 
 def looks(study: Study) -> str:
-    """Returns how seeds were added: by a plan, or after a look without one; empty for a list that was never changed."""
+    """Returns how seeds were added: by a plan, or after a look without one; empty if the list never changed."""
     result, plan = look(study), study.plan
     if result is not None and plan is not None:
         levels = ", ".join(f"{100 * plan.level(number):.3g}%" for number in range(1, result.of + 1))

@@ -1,10 +1,10 @@
-"""Numbers and text as people read them, and text made safe for Markdown and LaTeX."""
+"""Formatting of numbers and text, and escaping for Markdown and LaTeX."""
 
 import math
 import re
 from typing import Any
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # how text begins that a spreadsheet executes
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # beginnings of text that a spreadsheet executes
 MINUS = "\N{MINUS SIGN}"
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 DASH = "\N{EM DASH}"
@@ -13,14 +13,14 @@ DELTA = "\N{GREEK CAPITAL LETTER DELTA}"
 
 
 def decimals(half: float, least: int = 3, most: int = 6) -> int:
-    """Returns how many decimals show an interval of that half-width with two significant digits."""
+    """Returns how many decimals show an interval of this half-width with two significant digits."""
     if not math.isfinite(half) or half <= 0:
         return least
     return min(most, max(least, 1 - math.floor(math.log10(half))))
 
 
 def fixed(value: float, places: int = 3) -> str:
-    """Returns a number with a true minus sign; a dash for what is not finite."""
+    """Returns a number with a true minus sign; a dash if it is not finite."""
     if not math.isfinite(value):
         return DASH
     shown = f"{abs(value):.{places}f}"
@@ -28,7 +28,7 @@ def fixed(value: float, places: int = 3) -> str:
 
 
 def interval(low: float, high: float, places: int = 3) -> str:
-    """Returns `[low, high]`; empty where there is no interval."""
+    """Returns `[low, high]`; empty without an interval."""
     if not (math.isfinite(low) and math.isfinite(high)):
         return ""
     return f"[{fixed(low, places)}, {fixed(high, places)}]"
@@ -55,7 +55,7 @@ def _scaled(value: float, base: float, units: list[str]) -> str:
 
 
 def counted(value: float) -> str:
-    """Returns a number in full with thousands apart, for amounts that were asked for."""
+    """Returns a number in full with thousands separators, for configured amounts."""
     if not math.isfinite(value):
         return DASH
     return f"{value:,.0f}" if value == int(value) and abs(value) < 1e12 else f"{value:.4g}"
@@ -67,7 +67,7 @@ def percent(share: float, places: int = 1) -> str:
 
 
 def multiple(value: float) -> str:
-    """Returns a length as a multiple, e.g. `8` and the multiplication sign."""
+    """Returns a length as a multiple, such as `8` and the multiplication sign."""
     return f"{value:g}{TIMES}"
 
 
@@ -87,7 +87,7 @@ def one_line(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Returns text as one Markdown table cell, every mark that would mean something escaped."""
+    """Returns text as one Markdown table cell, with all markup escaped."""
     text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|~#$!])", r"\\\1", text)
 
@@ -99,7 +99,7 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    "[": "{[}",  # after a row's end a bracket would start an optional argument
+    "[": "{[}",  # after the end of a row a bracket would start an optional argument
     "]": "{]}",
     "\N{EM DASH}": "---",
     "\N{EN DASH}": "--",
@@ -119,14 +119,14 @@ def latex(text: str) -> str:
 
 
 def slug(text: str) -> str:
-    """Returns text as part of a file name and of an HTML id."""
+    """Returns text for use in a file name or an HTML id."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:60] or "study"
 
 
 def inert(value: Any) -> Any:
-    """Returns a cell of a CSV file so that a spreadsheet shows it and does not execute it: text that would be gets a '.
+    """Returns a CSV cell that a spreadsheet shows and does not execute: text that it would execute gets a leading '.
 
-    Numbers, as text too, stay as they are. A carriage return, which may end a row without quotes, becomes a newline.
+    Numbers, also as text, are unchanged. A carriage return, which may end a row without quotes, becomes a newline.
     """
     if not isinstance(value, str):
         return value

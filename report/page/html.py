@@ -1,4 +1,4 @@
-"""The page: one HTML file that carries its charts, styles and scripts, and is forbidden to ask the network anything."""
+"""The page: one HTML file that contains its charts, styles and scripts, and must not access the network."""
 
 import base64
 import datetime
@@ -28,12 +28,12 @@ from report.reading.directories import Run, Study, Sweep
 from report.reading.settings import Settings, settings
 
 HERE = Path(__file__).parent / "files"
-PREVIEW = 12  # arms whose settings stand side by side in one table; beyond, only the comparison of two
+PREVIEW = 12  # up to this many arms' settings are shown side by side; with more, only the comparison of two
 
 
 @dataclass(frozen=True)
 class Image:
-    """A picture to stand in the page: `kind` is that of its media type, image/kind."""
+    """A picture in the page: `kind` is the subtype of its media type, image/kind."""
 
     kind: str
     content: bytes
@@ -43,13 +43,13 @@ Drawn = list[tuple[Figure, Image]]
 
 
 def render(sweep: Sweep, tables: list[Table], drawn: list[Drawn], out: Path, reload: int = 0) -> str:
-    """Returns index.html. Everything that comes from files goes through Jinja's escaping or JSON's.
+    """Returns index.html. All content from files is escaped by Jinja or as JSON.
 
     Args:
-        tables: one a study.
+        tables: one per study.
         drawn: each study's figures with a picture of each, for paper and for readers without scripts.
-        out: the folder the page will lie in, from which it links to the runs' files.
-        reload: seconds after which the page reads itself again; 0: never.
+        out: the page's folder, from which it links to the runs' files.
+        reload: seconds between reloads of the page; 0: never.
     """
     scripts = [_bundle(), *((HERE / name).read_text(encoding="utf-8") for name in ("charts.js", "page.js"))]
     studies = [
@@ -93,7 +93,7 @@ def _bundle() -> str:
 
 
 def _policy(scripts: list[str]) -> str:
-    """Returns the Content-Security-Policy: these scripts and no others run, and nothing is loaded from anywhere."""
+    """Returns the Content-Security-Policy: only these scripts run, and nothing is loaded from anywhere."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{one}'" for one in hashes)
     return (
@@ -103,7 +103,7 @@ def _policy(scripts: list[str]) -> str:
 
 
 def _json(value: Any) -> str:
-    """Returns JSON that can stand inside a script element: no `<` ends it, no line separator breaks it."""
+    """Returns JSON for use inside a script element: no `<` ends it, no line separator breaks it."""
     dumped = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return dumped.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -146,7 +146,7 @@ def _study(sweep: Sweep, table: Table, drawn: Drawn, index: int, out: Path) -> d
 
 
 def _logs(result: verdict.Broken, out: Path) -> list[tuple[str, str]]:
-    """Returns (path, address from the page) of each run's log, or of its folder where it has none."""
+    """Returns (path, address from the page) of each run's log, or of its folder if it has none."""
     paths = [next((p for p in (run.directory / "log.txt",) if p.is_file()), run.directory) for run in result.runs]
     names = [
         f"{run.directory.name}/{path.name}" if path != run.directory else path.name
@@ -161,7 +161,7 @@ def _settings(study: Study, fields: Settings) -> dict[str, Any]:
 
 
 def _switches(study: Study) -> list[dict[str, Any]]:
-    """Returns each arm's name with the colour and dash of its line; arms in grey have neither."""
+    """Returns each arm's name with the colour and dash of its line; grey arms have neither."""
     places = {name: place for place, name in enumerate(emphasis.chosen(study))}
     return [_switch(arm.name, places.get(arm.name)) for arm in study.arms]
 

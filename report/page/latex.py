@@ -1,7 +1,7 @@
-"""table.tex: the columns that a study asks for, or a default for its kind, with a caption that can stand in a paper.
+"""table.tex: the columns requested by the study, or its kind's default, with a caption for a paper.
 
-The tables need booktabs alone. None is shrunk to fit: a table is at most WIDTH points wide, the text of a plain
-one-column article, and columns beyond that are a second table, the arms' names again beside them.
+The tables need only booktabs. None is shrunk: a table is at most WIDTH points wide, the text width of a plain
+one-column article; further columns become a second table, which repeats the arms' names.
 """
 
 import math
@@ -18,16 +18,16 @@ from report.reading.measures import timed_under_load
 
 WIDTH = 345.0  # points: \textwidth of a 10 pt article
 COLUMN = 240.0  # points: a column of a two-column paper
-LETTER, SMALL_LETTER = 4.7, 3.7  # points of a letter in \small and in \scriptsize, on average
+LETTER, SMALL_LETTER = 4.7, 3.7  # average points of a letter in \small and in \scriptsize
 GAP = 8.0  # points between two columns
-LONGEST_NAME = 105.0  # points of the arms' column; longer names stand on a line of their own
+LONGEST_NAME = 105.0  # points of the arms' column; longer names have a line of their own
 SPEEDS = ("train", "decode")
-SAME = ("parameters", "flops", "kv", "kernel", "seeds", "effective")  # left out by default where all arms are equal
+SAME = ("parameters", "flops", "kv", "kernel", "seeds", "effective")  # left out by default if all arms are equal
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of study: it varies a field that begins so, and its paper table has these columns by default."""
+    """A kind of study: it varies a field with this prefix, and its paper table has these columns by default."""
 
     name: str
     fields: tuple[str, ...]
@@ -52,7 +52,7 @@ def kind(study: Study) -> Kind:
 
 
 def chosen(table: Table) -> list[Column]:
-    """Returns the columns of a study's paper table: those it asks for, else its kind's that say something."""
+    """Returns the columns of a study's paper table: the requested ones, else its kind's that differ between arms."""
     study = table.study
     by_key = {column.key: column for column in table.columns}
     if study.columns:
@@ -72,15 +72,15 @@ def _ends(keys: list[str]) -> list[str]:
 
 
 def _equal(table: Table, key: str) -> bool:
-    """True where a column says the same of every arm that has a value."""
+    """True if a column has the same value for every arm that has one."""
     place = [column.key for column in table.columns].index(key)
     values = {(cells[place].text, cells[place].sub) for arm, cells in table.rows if arm.done}
     return len(values) <= 1 or (key != "seeds" and len({text for text, _ in values}) <= 1)
 
 
 def latex(tables: list[Table]) -> str:
-    """Returns the tables as LaTeX (booktabs), one table environment a study."""
-    parts = ["% needs \\usepackage{booktabs}; references.bib has what methods.tex cites"]
+    """Returns the tables as LaTeX (booktabs), one table environment per study."""
+    parts = ["% needs \\usepackage{booktabs}; references.bib has the entries cited by methods.tex"]
     return "\n\n".join([*parts, *map(_table, tables)]) + "\n"
 
 
@@ -90,7 +90,7 @@ def _table(table: Table) -> str:
     floats = []
     for number, block in enumerate(_blocks(widths)):
         environment = "table*" if sum(widths[place] for place in block) > COLUMN else "table"
-        more = f"{table.study.title.rstrip('.')}: further columns, as in the table before."
+        more = f"{table.study.title.rstrip('.')}: further columns of the previous table."
         floats += [
             rf"\begin{{{environment}}}[t]",
             r"  \centering\small\setlength{\tabcolsep}{4pt}",
@@ -104,7 +104,7 @@ def _table(table: Table) -> str:
 
 
 def _widths(table: Table, columns: list[Column]) -> list[float]:
-    """Returns about how many points wide each column will be."""
+    """Returns the approximate width of each column in points."""
     keys = [column.key for column in table.columns]
     results = []
     for column in columns:
@@ -118,7 +118,7 @@ def _widths(table: Table, columns: list[Column]) -> list[float]:
 
 
 def _blocks(widths: list[float]) -> list[list[int]]:
-    """Returns the places of the columns of each block; the first column stands in all of them."""
+    """Returns the column indices of each block; the first column is in all of them."""
     blocks: list[list[int]] = [[0]]
     for place in range(1, len(widths)):
         if len(blocks[-1]) > 1 and sum(widths[one] for one in blocks[-1]) + widths[place] > WIDTH:
@@ -162,12 +162,12 @@ def _tabular(table: Table, columns: list[Column]) -> str:
 
 
 def _long(table: Table) -> bool:
-    """True where arms' names need lines of their own."""
+    """True if arms' names need lines of their own."""
     return any(LETTER * len(arm.name) > LONGEST_NAME for arm, _ in table.rows)
 
 
 def _breakable(name: str) -> str:
-    """Returns an arm's name, which may be broken after marks."""
+    """Returns an arm's name with allowed line breaks after punctuation."""
     escaped = formats.latex(name)
     for mark in (",", "=", r"\_"):
         escaped = escaped.replace(mark, rf"{mark}\allowbreak{{}}")
@@ -179,14 +179,14 @@ def _small(text: str) -> str:
 
 
 def _unit(column: Column) -> str:
-    """Returns a column's unit: what stands before the first comma of its note; the rest is the caption's."""
+    """Returns a column's unit: its note up to the first comma; the rest goes to the caption."""
     if column.key.startswith("retrieval"):
         return "% right"
     return "" if column.key in ("flops", "effective", "target", "seeds") else column.note.split(",")[0]
 
 
 def _paper(study: Study, arm: Arm, column: Column, cell: Cell) -> Cell:
-    """Returns a cell as papers have it: a difference with its interval, and a star where it is significant."""
+    """Returns a cell in paper style: a difference with its interval, and a star if it is significant."""
     if column.key == "difference":
         one = next((one for one in comparisons(study) if one.arm == arm.name and one.measure == "loss"), None)
         if one is None or not math.isfinite(one.difference.mean) or cell.text == formats.DASH:
@@ -203,7 +203,7 @@ def _paper(study: Study, arm: Arm, column: Column, cell: Cell) -> Cell:
 
 
 def caption(table: Table, columns: list[Column]) -> str:
-    """Returns the caption: what was measured, on how many seeds, with which interval and correction, and what lacks."""
+    """Returns the caption: the measures, number of seeds, intervals and correction, and excluded runs."""
     study, keys = table.study, {column.key for column in columns}
     sentences = [f"{study.title.rstrip('.')}."]
     sentences += [_seeds(study)]
@@ -225,7 +225,7 @@ def caption(table: Table, columns: list[Column]) -> str:
         sentences.append(f"p: of the paired t-test, after Holm's correction over {plural(family, 'comparison')}.")
     if any(key.startswith("retrieval") for key in keys):
         sentences.append(
-            "Retrieval @N: answers right at N tokens, teacher-forced, in percent, with a 95% interval over seeds and "
+            "Retrieval @N: correct answers at N tokens, teacher-forced, in percent, with a 95% interval over seeds and "
             f"rows{_examples(table, columns)}."
         )
     if "effective" in keys:
@@ -246,7 +246,7 @@ def _seeds(study: Study) -> str:
     if not counts:
         return "No run is finished."
     amount = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"n = {amount} {'seed' if counts == [1] else 'seeds'} an arm."
+    return f"n = {amount} {'seed' if counts == [1] else 'seeds'} per arm."
 
 
 def _examples(table: Table, columns: list[Column]) -> str:
@@ -254,11 +254,11 @@ def _examples(table: Table, columns: list[Column]) -> str:
     asked = [keys.index(column.key) for column in columns if column.key.startswith("retrieval")]
     subs = [cells[place].sub for _, cells in table.rows for place in asked]
     counts = {sub.split("n=")[1].split(",")[0] for sub in subs if "n=" in sub}
-    return f" (n = {counts.pop()} answers a cell)" if len(counts) == 1 else ""
+    return f" (n = {counts.pop()} answers per cell)" if len(counts) == 1 else ""
 
 
 def _shared(table: Table, shown: set[str]) -> list[str]:
-    """Returns which columns of the kind's were left out because all arms are equal in them."""
+    """Returns the kind's columns that were left out because all arms are equal in them."""
     if table.study.columns:
         return []
     place = {column.key: index for index, column in enumerate(table.columns)}
@@ -272,7 +272,7 @@ def _shared(table: Table, shown: set[str]) -> list[str]:
 
 
 def _broken(study: Study) -> list[str]:
-    """Returns which arms have runs that failed or diverged, which enter no statistic."""
+    """Returns the arms with runs that failed or diverged, which are in no statistic."""
     parts = []
     for arm in study.arms:
         for status in ("failed", "diverged"):

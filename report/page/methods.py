@@ -1,6 +1,6 @@
-"""The methods paragraph of each study, made from its configs and run records, and the BibTeX of what it cites.
+"""The methods paragraph of each study, from its configs and run records, and the BibTeX of its citations.
 
-Sentences hold citations as `[@key]` (Pandoc's form); methods.tex has `\\cite{key}` instead.
+Sentences contain citations as `[@key]` (Pandoc's form); methods.tex has `\\cite{key}` instead.
 """
 
 import itertools
@@ -16,8 +16,8 @@ from report.reading.directories import Run, Study, Sweep, dig, mapping, number, 
 from report.reading.settings import config_of, flat
 
 VARIES = ""  # the value of a setting in which the arms differ, or that no config has
-MOST = 12  # values of a varied field that are listed
-# Values of choices as papers write them; others stand as they are.
+MOST = 12  # listed values of a varied field
+# Values of choices as written in papers; others are unchanged.
 WRITTEN = {
     "none": "no", "learned": "learned", "sinusoidal": "sinusoidal", "rope": "RoPE", "p_rope": "p-RoPE", "xpos": "xPos",
     "alibi": "ALiBi", "t5": "T5", "kerple_log": "logarithmic KERPLE", "kerple_power": "power KERPLE", "fire": "FIRE",
@@ -47,7 +47,7 @@ def paragraphs(study: Study) -> list[tuple[str, str]]:
 
 
 class _Facts:
-    """What the configs and records of a study's arms agree on."""
+    """The common values of a study's configs and records."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -56,23 +56,23 @@ class _Facts:
         self.runs = [run for arm in study.arms for run in arm.runs if run.info]
 
     def value(self, field: str) -> str:
-        """Returns the value that all arms have of a field, as text; VARIES where they differ or none has it."""
+        """Returns the common value of a field in all arms, as text; VARIES if they differ or none has it."""
         values = {config.get(field, VARIES) for config in self.configs}
         return values.pop() if len(values) == 1 else VARIES
 
     def cite(self, *fields: str) -> str:
-        """Returns ` [@a; @b]` of what the arms chose for some fields; empty for nothing."""
+        """Returns ` [@a; @b]` for the arms' choices in some fields; empty if there is nothing to cite."""
         keys = dict.fromkeys(key for one in self.cited for field in fields for key in one.get(field, ()))
         return _cited(*keys)
 
     def spread(self, *path: str) -> str:
-        """Returns the smallest and the largest of a number of run.json: `140k`, or `140k to 164k`."""
+        """Returns the minimum and maximum of a number in run.json: `140k`, or `140k to 164k`."""
         values = [value for run in self.runs if math.isfinite(value := number(dig(run.info, *path)))]
         ends = list(dict.fromkeys(count(value) for value in (min(values), max(values)))) if values else []
         return " to ".join(ends)
 
     def recorded(self, *path: str) -> list[str]:
-        """Returns the different texts or numbers at a path of run.json."""
+        """Returns the distinct texts or numbers at a path of run.json."""
         values = [dig(run.info, *path) for run in self.runs]
         return list(dict.fromkeys(str(value) for value in values if isinstance(value, str | int | float)))
 
@@ -109,7 +109,7 @@ def _model(facts: _Facts) -> str:
     said += f"; they have {amount} parameters." if amount else "."
     kernels = facts.recorded("attention_kernel")
     cites = [key for name in kernels for key in citations.CITED["model.attention.kernel"].get(name, ())]
-    used = f" Attention ran in the {listed(kernels)} kernel{_cited(*dict.fromkeys(cites))}." if kernels else ""
+    used = f" Attention used the {listed(kernels)} kernel{_cited(*dict.fromkeys(cites))}." if kernels else ""
     return said + used
 
 
@@ -118,7 +118,7 @@ def _written(value: str) -> str:
 
 
 def _attention(facts: _Facts) -> str:
-    """Returns the kind of attention, where all arms have one: `grouped-query `."""
+    """Returns the kind of attention, if all arms have one: `grouped-query `."""
     heads, groups = facts.value("model.num_heads"), facts.value("model.num_kv_heads")
     cited = {one.get("model.attention.kind") for one in facts.cited}
     if cited == {citations.CITED["model.attention.kind"]["mla"]}:
@@ -160,7 +160,7 @@ def _data(facts: _Facts) -> str:
 
 
 def _mixture(facts: _Facts) -> list[str]:
-    """Returns the sources that the arms train on with their weights, where text is not the only one."""
+    """Returns the sources that the arms train on with their weights, if text is not the only one."""
     keys = [key for key in (facts.configs or [{}])[0] if key.startswith("data.weights.")]
     weights = {key.rsplit(".", 1)[-1]: facts.value(key) for key in keys}
     used = {name: value for name, value in weights.items() if value not in (VARIES, "0.0", "0")}
@@ -191,13 +191,13 @@ def _training(facts: _Facts) -> str:
     chosen = facts.study.selection
     if chosen is not None:
         said.append(f"{chosen.field} was chosen for each arm by validation loss on "
-                    f"{plural(len(chosen.seeds), 'seed')} of its own.")  # fmt: skip
+                    f"{plural(len(chosen.seeds), 'seed')} separate from those reported.")  # fmt: skip
     dtypes = facts.recorded("dtype")
     return " ".join([*said, f"Computation is in {listed(dtypes)}." if dtypes else ""]).strip()
 
 
 def _plain(value: str) -> str:
-    """Returns a number without a decimal point that says nothing."""
+    """Returns a number without a trailing `.0`."""
     return value.removesuffix(".0")
 
 
@@ -209,11 +209,9 @@ def _seeds(study: Study) -> str:
              for status in ("failed", "diverged")}  # fmt: skip
     left = [f"{amount} {status}" for status, amount in ended.items() if amount]
     noun = "seed" if done == [1] else "seeds"
-    said = (
-        f"Each of {plural(len(study.arms), 'arm')} has {amount}{planned} finished {noun}; a seed sets the parameters' "
-    )
-    said += "start and the order of the data, and is the same in every arm."
-    return said + (f" Of all runs {listed(left)}; they enter no statistic." if left else "")
+    said = f"Each of {plural(len(study.arms), 'arm')} has {amount}{planned} finished {noun}; a seed sets the initial "
+    said += "parameters and the order of the data, and is the same in every arm."
+    return said + (f" Of all runs {listed(left)}; they are in no statistic." if left else "")
 
 
 def _statistics(study: Study) -> str:
@@ -223,7 +221,7 @@ def _statistics(study: Study) -> str:
     family = max(one.family for one in result)
     said = [
         f"Arms are compared with {result[0].baseline} by the paired differences of equal seeds, with 95% intervals of "
-        "Student's t. A difference is called significant where p, after Holm's correction"
+        "Student's t. A difference is called significant if p, after Holm's correction"
         f"{_cited(citations.STATISTICS['holm'])} over {plural(family, 'comparison')}, is at most 0.05."
     ]
     if any(one.measure != "loss" for one in result):
@@ -261,7 +259,7 @@ def _devices(run: Run) -> list[str]:
 
 
 def markdown(sweep: Sweep) -> str:
-    """Returns methods.md: a section a study."""
+    """Returns methods.md: one section per study."""
     parts = []
     for study in sweep.studies:
         said = [f"**{heading}.** {_marked(one)}" for heading, one in paragraphs(study)]
@@ -270,13 +268,13 @@ def markdown(sweep: Sweep) -> str:
 
 
 def _marked(said: str) -> str:
-    """Returns sentences escaped for Markdown; citations stay."""
+    """Returns sentences escaped for Markdown, with citations unchanged."""
     pieces = re.split(r"( \[@[\w;@ -]+\])", said)
     return "".join(one if _CITATION.fullmatch(one) else formats.markdown(f".{one}.")[1:-1] for one in pieces)
 
 
 def latex(sweep: Sweep) -> str:
-    """Returns methods.tex: a paragraph a study and heading, to be read into a paper with references.bib."""
+    """Returns methods.tex: a paragraph per study and heading, to be included in a paper with references.bib."""
     parts = []
     for study in sweep.studies:
         parts.append(rf"\subsection*{{{formats.latex(study.title)}}}")

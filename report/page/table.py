@@ -46,7 +46,7 @@ from report.statistics.intervals import Estimate
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: `text`, a second smaller line `sub`, what it sorts by, and where it is a dash why."""
+    """One cell: `text`, a smaller second line `sub`, its sort key, and for a dash the reason."""
 
     text: str
     sub: str = ""
@@ -66,7 +66,7 @@ class Column:
 
 
 LOSS = "eval/loss.json:loss"
-MOST_SOURCES = 8  # texts of mixtures with a column of their own
+MOST_SOURCES = 8  # maximum texts of a mixture with a column
 AT_MOST = "\N{LESS-THAN OR EQUAL TO}"
 AT_LEAST = "\N{GREATER-THAN OR EQUAL TO}"
 RETRIEVAL = "eval/retrieval.json:by_length"
@@ -76,7 +76,7 @@ _DIFFERENCE = Column("difference", f"{formats.DELTA} baseline", "nats, paired by
 
 @dataclass(frozen=True)
 class Table:
-    """The arms of one study: columns, a row of cells an arm, notes below, and the raw numbers."""
+    """The arms of one study: columns, a row of cells per arm, notes below, and the raw numbers."""
 
     study: Study
     columns: list[Column]
@@ -84,21 +84,21 @@ class Table:
     raw: list[dict[str, Any]]
 
     def keys(self, name: str) -> list[str]:
-        """Returns the keys of the columns that a name of `columns` asks for: of `retrieval` one a length."""
+        """Returns the keys of the columns for a name in `columns`: for `retrieval` one per length."""
         if name == "retrieval":
             return [column.key for column in self.columns if column.key.split(" ")[0] == "retrieval"]
         return [name.replace("@", " ") if name.startswith("retrieval@") else name]
 
     @property
     def asked(self) -> list[int]:
-        """The places of the columns that the study asks for, the arm's first; of all where it asks for none."""
+        """The indices of the requested columns, with the arm's first; of all if the study requests none."""
         places = {column.key: place for place, column in enumerate(self.columns)}
         wanted = [key for name in self.study.columns for key in self.keys(name) if key in places]
         return [places[key] for key in dict.fromkeys(["arm", *wanted])] if wanted else list(range(len(places)))
 
     @property
     def reasons(self) -> list[str]:
-        """Why there are dashes, and which conditions evaluations left out: each reason once."""
+        """The reasons for dashes, and the conditions that evaluations skipped; each reason once."""
         results = [cell.why for _, cells in self.rows for cell in cells if cell.why]
         for arm, _ in self.rows:
             results += [f"{arm.name}: no {left}: {reason}" for reason, left in skipped(arm).items()]
@@ -172,12 +172,10 @@ def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]
 
 
 def _formula(study: Study) -> str:
-    """Returns the formula by which the runs' FLOPs were counted, where it is one; N its parameters."""
+    """Returns the formula by which the runs' FLOPs were counted, if there is only one; N is the parameters."""
     given = [names(arm, lambda run: dig(run.info, "flops_per_token", "formula")) for arm in study.arms]
     formulas = list(dict.fromkeys(itertools.chain(*given)))
-    return (
-        f"training, {formulas[0]}" if len(formulas) == 1 else "training, a formula an arm: run.json" if formulas else ""
-    )
+    return f"training, {formulas[0]}" if len(formulas) == 1 else "training, by arm: see run.json" if formulas else ""
 
 
 def _back(study: Study, length: float) -> str:
@@ -232,7 +230,7 @@ def _p(value: float) -> Cell:
 
 
 def _target(study: Study, arm: Arm) -> Cell:
-    """Returns the median of tokens to the target loss, with the steps and how many runs reached it below."""
+    """Returns the median tokens to the target loss, with the steps and the number of runs that reached it below."""
     if not math.isfinite(study.target):
         return Cell(DASH)
     result = target.of_arm(arm, study.target)
@@ -254,7 +252,7 @@ def _median_to(results: list[target.Reached], what: str) -> float | str:
 
 
 def _threshold(study: Study) -> str:
-    """Returns what the effective length means, where all arms have one threshold."""
+    """Returns the definition of the effective length, if all arms have one threshold."""
     results = {effective_lengths(arm)[1] for arm in study.arms if effective_lengths(arm)[0]}
     given = results.pop() if len(results) == 1 else ""
     try:
@@ -266,12 +264,12 @@ def _threshold(study: Study) -> str:
 
 
 def _effective(arm: Arm) -> Cell:
-    """Returns the median over seeds of the longest length that holds, with the least and the largest below."""
+    """Returns the median effective length over seeds, with the minimum and maximum below."""
     result, _ = effective_lengths(arm)
     if not result:
         return Cell(DASH, why=_why(arm, "retrieval"))
-    length, bounded = result[(len(result) - 1) // 2]  # of two in the middle the lower one
-    at_least = "" if bounded else AT_LEAST  # the longest that was asked still held
+    length, bounded = result[(len(result) - 1) // 2]  # of two middle values the lower one
+    at_least = "" if bounded else AT_LEAST  # the longest evaluated length still passed
     low, high = result[0][0], result[-1][0]
     over = (
         f"{low:g}\N{EN DASH}{high:g} over {len(result)} seeds" if low != high else formats.plural(len(result), "seed")
@@ -366,7 +364,7 @@ def _comparable(study: Study, arm: Arm, differing: list[Mark]) -> Cell:
 
 
 def _why(arm: Arm, evaluation: str) -> str:
-    """Returns why the arm has nothing from an evaluation: its runs' states, or what is missing of the finished ones."""
+    """Returns why the arm has no result of an evaluation: its runs' states, or what finished runs lack."""
     if not arm.done:
         states = formats.listed(list(dict.fromkeys(run.status for run in arm.runs))) or "absent"
         return f"{arm.name}: no finished run ({states})"
@@ -444,7 +442,7 @@ def _raw(
 
 
 def markdown(tables: list[Table]) -> str:
-    """Returns the tables as Markdown, one heading a study."""
+    """Returns the tables as Markdown, one heading per study."""
     parts = []
     for table in tables:
         columns = [table.columns[place] for place in table.asked]
@@ -456,7 +454,7 @@ def markdown(tables: list[Table]) -> str:
             shown = [formats.markdown(f"{cell.text} {cell.sub}".strip()) for cell in kept]
             lines += [f"| {' | '.join(shown)} |"]
         notes = "".join(f"\n- {formats.markdown(reason)}" for reason in table.reasons)
-        notes = f"\n\n{DASH} means not there:\n{notes}" if notes else ""
+        notes = f"\n\n{DASH} means not available:\n{notes}" if notes else ""
         body = "\n".join(lines)
         parts.append(f"## {formats.markdown(table.study.title)}\n\n{body}{notes}\n")
     return "\n".join(parts) or "No arms.\n"

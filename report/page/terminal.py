@@ -4,14 +4,14 @@ from report.page.formats import DASH, shortened
 from report.page.table import Table
 
 WIDTH = 100
-KEYS = ("arm", "loss", "difference", "retrieval", "seeds")  # of columns that a terminal shows, in this order
+KEYS = ("arm", "loss", "difference", "retrieval", "seeds")  # columns shown in a terminal, in this order
 APART = 2
 
 
 def lines(table: Table, width: int = WIDTH) -> list[str]:
-    """Returns the table's chief columns as lines of at most `width` characters; names are shortened to fit.
+    """Returns the table's main columns as lines of at most `width` characters; names are shortened to fit.
 
-    Of retrieval it shows the training length, the first that was measured.
+    For retrieval it shows the training length, the first one measured.
     """
     places = [next((at for at, one in enumerate(table.columns) if one.key.split(" ")[0] == key), None) for key in KEYS]
     kept = [place for place in places if place is not None]

@@ -1,4 +1,4 @@
-"""Sweep and run directories, read into plain objects; what cannot be read is named, and never ends the report."""
+"""Reads sweep and run directories into plain objects. Unreadable files are listed and never stop the report."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ STATUSES = ("done", "running", "preempted", "waiting", "failed", "diverged", "un
 
 @dataclass
 class Run:
-    """One run directory. `missing` says for each evaluation that is not there why."""
+    """One run directory. `missing` has the reason for each absent evaluation."""
 
     arm: str
     seed: int
@@ -29,35 +29,35 @@ class Run:
     error: str = ""
     info: dict[str, Any] = field(default_factory=dict)  # run.json
     config: dict[str, Any] = field(default_factory=dict)  # config.json
-    metrics: list[dict[str, Any]] = field(default_factory=list)  # metrics.jsonl, by rising step
+    metrics: list[dict[str, Any]] = field(default_factory=list)  # metrics.jsonl, by increasing step
     evals: dict[str, dict[str, Any]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    of: dict[str, dict[str, Any]] = field(default_factory=dict)  # what each evaluation is of (configs/provenance.py)
-    stale: dict[str, str] = field(default_factory=dict)  # results left out since they are not of the run as it stands
+    of: dict[str, dict[str, Any]] = field(default_factory=dict)  # the origin of each evaluation (configs/provenance.py)
+    stale: dict[str, str] = field(default_factory=dict)  # results left out: not of the run's current state
     parent: str = ""  # how the run that this one started from has changed since
 
 
 @dataclass
 class Arm:
-    """One arm of a study: its configuration and its runs, one a seed."""
+    """One arm of a study: its configuration and its runs, one per seed."""
 
     name: str
     overrides: dict[str, Any]
     config: dict[str, Any]
     runs: list[Run]
-    matches: list[dict[str, Any]] = field(default_factory=list)  # what it was made equal to, as sweep.json has it
+    matches: list[dict[str, Any]] = field(default_factory=list)  # what it was matched to, from sweep.json
 
     @property
     def done(self) -> list[Run]:
-        """The runs that ended well: the only ones that enter a statistic."""
+        """The runs that finished: the only ones used in statistics."""
         return [run for run in self.runs if run.status == "done"]
 
 
 @dataclass
 class Selection:
-    """How a hyperparameter was chosen for each arm of a study, on seeds of its own.
+    """How a hyperparameter was chosen for each arm of a study, on separate seeds.
 
-    `choices` is as sweep.json has it, by arm; `trials` are the arms whose runs tried the values.
+    `choices` is from sweep.json, by arm; `trials` are the arms whose runs tried the values.
     """
 
     field: str
@@ -66,28 +66,28 @@ class Selection:
     trials: list[Arm]
 
     def of(self, arm: str) -> list[tuple[float, Arm]]:
-        """Returns (value, the arm whose runs tried it) for an arm, values rising."""
+        """Returns (value, the arm whose runs tried it) for an arm, by increasing value."""
         results = [(number(trial.overrides.get(self.field)), trial) for trial in self.trials]
         return sorted((pair for pair in results if pair[1].name.rsplit("@", 1)[0] == arm), key=lambda pair: pair[0])
 
 
 @dataclass
 class Ladder:
-    """The same arms at several budgets (or sizes): `rungs` holds, by rising value of the field `by`, each arm's runs.
+    """The same arms at several budgets (or sizes): `rungs` has each arm's runs, by increasing value of the field `by`.
 
-    The highest rung is the study itself; `selections` are those of the rungs, where a hyperparameter was chosen there.
+    The highest rung is the study itself; `selections` are those of the rungs, if a hyperparameter was chosen there.
     """
 
     by: str
     rungs: dict[float, dict[str, Arm]]
     selections: dict[float, Selection]
-    tokens_per_parameter: float = math.nan  # of a ladder by size
+    tokens_per_parameter: float = math.nan  # for a ladder by size
     branches: bool = False
 
 
 @dataclass
 class Study:
-    """Arms that are compared with one another; `baseline` is None where nothing is."""
+    """Arms that are compared with one another; `baseline` is None if nothing is compared."""
 
     name: str
     title: str
@@ -99,24 +99,24 @@ class Study:
     selection: Selection | None = None
     solved: dict[str, float] = field(
         default_factory=dict
-    )  # {"accuracy": 0.9} or {"loss": 0.1}: from when a seed has it
-    plan: Plan | None = None  # of looks, where seeds are added by one
+    )  # {"accuracy": 0.9} or {"loss": 0.1}: threshold from which a seed has solved the task
+    plan: Plan | None = None  # of looks, if seeds are added by one
     care: float = math.nan  # the smallest difference of losses that matters, nats
-    looked: list[int] = field(default_factory=list)  # numbers of seeds at which a fixed list was looked at before now
+    looked: list[int] = field(default_factory=list)  # earlier numbers of seeds at which a fixed list was looked at
     family: "list[Study]" = field(default_factory=list, repr=False, compare=False)  # studies reported together
     ladder: Ladder | None = None
     target: float = math.nan  # validation loss, nats, to which steps and tokens are measured
-    columns: list[str] = field(default_factory=list)  # of its paper tables (configs/columns.py); empty: the default's
-    highlight: list[str] = field(default_factory=list)  # arms that figures of many arms show in colour
+    columns: list[str] = field(default_factory=list)  # of its paper tables (configs/columns.py); empty: the default
+    highlight: list[str] = field(default_factory=list)  # arms in colour in figures with many arms
 
     def arm(self, name: str | None) -> Arm | None:
-        """Returns the arm of that name, or None."""
+        """Returns the arm with this name, or None."""
         return next((arm for arm in self.arms if arm.name == name), None)
 
 
 @dataclass
 class Sweep:
-    """All that a report is made from. `faults` names every file that could not be read, and where in it."""
+    """Everything a report is made from. `faults` names every unreadable file, and the position in it."""
 
     directory: Path
     name: str
@@ -129,13 +129,13 @@ class Sweep:
     faults: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Tells every study with which others it is reported: their claims are one family."""
+        """Links every study to those it is reported with: their claims are one family."""
         for study in self.studies:
             study.family = self.studies
 
     @property
     def runs(self) -> list[Run]:
-        """Every run of every study, those that tried hyperparameters included."""
+        """All runs of all studies, including those that tried hyperparameters."""
         chosen = [study.selection.trials for study in self.studies if study.selection]
         arms = [arm for study in self.studies for arm in study.arms]
         lower = [arm for study in self.studies for arm in lower_rungs(study)]
@@ -143,7 +143,7 @@ class Sweep:
 
 
 def lower_rungs(study: Study) -> list[Arm]:
-    """Returns the arms of a ladder's rungs below the study's own, with those that tried hyperparameters there."""
+    """Returns the arms of a ladder's lower rungs, including those that tried hyperparameters there."""
     if study.ladder is None:
         return []
     trials = [s.trials for s in study.ladder.selections.values() if s is not study.selection]
@@ -222,7 +222,7 @@ class _Reader:
         )  # fmt: skip
 
     def selected(self, given: list[tuple[dict[str, Any], Study]]) -> list[Study]:
-        """Gives the studies that tried hyperparameters to those that use what was chosen; returns the latter."""
+        """Moves the studies that tried hyperparameters into those that use the chosen values; returns the latter."""
         trials = {text(raw.get("selects_for")): study for raw, study in given if text(raw.get("selects_for"))}
         for raw, study in given:
             select, tried = mapping(raw.get("select")), trials.get(study.name)
@@ -233,7 +233,7 @@ class _Reader:
         return self.ladders(rungs)
 
     def ladders(self, given: list[tuple[dict[str, Any], Study]]) -> list[Study]:
-        """Gives the studies that are rungs of a ladder to the study at its top; returns those that are no rungs."""
+        """Moves the studies that are rungs of a ladder into the study at its top; returns the other studies."""
         for raw, study in given:
             ladder = mapping(raw.get("ladder"))
             if not ladder or text(raw.get("rung_of")):
@@ -264,7 +264,7 @@ class _Reader:
             return None
         folder = self.directory / "runs" / name
         if not folder.resolve().is_relative_to(self.directory.resolve()):
-            self.faults.append(f"sweep.json: study {study}: arm {name} lies outside the sweep's directory")
+            self.faults.append(f"sweep.json: study {study}: arm {name} is outside the sweep's directory")
             return None
         runs = [self.run(name, folder / f"seed{seed}", seed) for seed in seeds]
         matches = list(objects(raw, "match"))
@@ -310,7 +310,7 @@ class _Reader:
         return "" if relative == "." else f"{relative}/"
 
     def object(self, path: str, optional: bool = False) -> dict[str, Any]:
-        """Returns the JSON object in a file; an empty one, and a line in `faults`, where it cannot be read."""
+        """Returns the JSON object in a file; if it cannot be read, an empty one, and a line in `faults`."""
         file = self.directory / path
         if optional and not file.exists():
             return {}
@@ -323,11 +323,11 @@ class _Reader:
         else:
             if isinstance(result, dict):
                 return result
-            self.faults.append(f"{path}: holds {type(result).__name__}, not an object")
+            self.faults.append(f"{path}: has a {type(result).__name__}, not an object")
         return {}
 
     def metrics(self, path: str) -> list[dict[str, Any]]:
-        """Returns the lines by step, of several for one step (after a resume) the last; a torn end is no fault."""
+        """Returns the lines by step; of several for one step (after a resume) the last. A torn end is not a fault."""
         file = self.directory / path
         try:
             lines = ordinary(file).read_text(encoding="utf-8", errors="replace").split("\n")
@@ -355,7 +355,7 @@ def _plan(raw: dict[str, Any]) -> Plan | None:
 
 
 def number(value: Any) -> float:
-    """Returns a float; nan for what is not a number."""
+    """Returns a float; nan for other values."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return math.nan
     try:
@@ -365,15 +365,15 @@ def number(value: Any) -> float:
 
 
 def whole(value: Any, default: int) -> int:
-    """Returns an int, or the default for what is not a finite number."""
-    if type(value) is int and abs(value) < 2**63:  # a seed, whose last digits a float does not hold
+    """Returns an int, or the default if the value is not a finite number."""
+    if type(value) is int and abs(value) < 2**63:  # a seed, whose last digits a float would lose
         return value
     result = number(value)
     return int(result) if math.isfinite(result) else default
 
 
 def text(value: Any) -> str:
-    """Returns text; empty for None and for what is neither text nor a number."""
+    """Returns text; empty for None and for anything but text or a number."""
     return str(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""
 
 
@@ -383,18 +383,18 @@ def mapping(value: Any) -> dict[str, Any]:
 
 
 def items(raw: Any, *keys: str) -> list[Any]:
-    """Returns the list at a path of keys; empty where there is none."""
+    """Returns the list at a path of keys; empty if there is none."""
     result = dig(raw, *keys)
     return result if isinstance(result, list) else []
 
 
 def dig(raw: Any, *keys: str) -> Any:
-    """Returns what lies at a path of keys, or None."""
+    """Returns the value at a path of keys, or None."""
     for key in keys:
         raw = raw.get(key) if isinstance(raw, dict) else None
     return raw
 
 
 def objects(raw: Any, *keys: str) -> Iterator[dict[str, Any]]:
-    """Yields the objects of the list at a path of keys, and leaves out what is none."""
+    """Yields the objects of the list at a path of keys, skipping other values."""
     yield from (item for item in items(raw, *keys) if isinstance(item, dict))

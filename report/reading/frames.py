@@ -1,4 +1,4 @@
-"""Tidy frames: every logged line and every measured number, one a row, for the charts and for a notebook."""
+"""Tidy frames: every logged line and every measured number, one per row, for charts and notebooks."""
 
 import json
 import math
@@ -18,7 +18,7 @@ _RESULTS += ["value", "low", "high", "correct", "examples", "independent"]
 
 
 def metrics(sweep: Sweep) -> pd.DataFrame:
-    """Returns metrics.jsonl of every run: columns study, arm, seed, then each number that was logged."""
+    """Returns metrics.jsonl of every run: columns study, arm, seed, then each logged number."""
     rows: list[dict[str, Any]] = []
     for study, arm, run in _runs(sweep):
         for line in run.metrics:
@@ -28,7 +28,7 @@ def metrics(sweep: Sweep) -> pd.DataFrame:
 
 
 def results(sweep: Sweep) -> pd.DataFrame:
-    """Returns every number that evaluations of finished runs gave, with its interval and counts where it has them."""
+    """Returns every number measured by evaluations of finished runs, with its interval and counts if available."""
     rows: list[dict[str, Any]] = []
     for study, arm, run in _runs(sweep):
         if run.status == "done":
@@ -55,7 +55,7 @@ _OF_RUN: dict[str, tuple[str, ...]] = {
 
 
 def runs(sweep: Sweep) -> pd.DataFrame:
-    """Returns a row a run: its state, sizes and times, and every config field in which its study's arms differ."""
+    """Returns one row per run: its state, sizes and times, and every config field in which its study's arms differ."""
     differing = {study.name: [field for field, _ in settings(study).differing] for study in sweep.studies}
     rows: list[dict[str, Any]] = []
     for study, arm, run in _runs(sweep):
@@ -90,7 +90,7 @@ def _single(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def _target(study: Study, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields steps and tokens to the target loss; of a run that did not reach it infinity, above what was trained."""
+    """Yields steps and tokens to the target loss; infinity for a run that did not reach it."""
     result = target.of_run(run, study.target) if math.isfinite(study.target) else None
     if result is not None:
         yield {

@@ -1,4 +1,4 @@
-"""What the arms measured: values by seed and estimates over seeds, taken from the evaluations of finished runs."""
+"""What the arms measured: values by seed and estimates over seeds, from the evaluations of finished runs."""
 
 import functools
 import math
@@ -15,21 +15,21 @@ from report.statistics import shares
 from report.statistics.intervals import Estimate, over_seeds, wilson
 from report.statistics.text_noise import Pieces
 
-TRAINED = "trained"  # the evaluations' word for a run's own RoPE scaling, unchanged
+TRAINED = "trained"  # the evaluations' name for a run's own RoPE scaling, unchanged
 SCALINGS = (TRAINED, "none", "linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3", "longrope")
 NOUNS = {**dict.fromkeys(tasks.FILLED, "pairs"), "variable_tracking": "hops"}
 NOUNS |= {"selective_copy": "tokens", "induction_repeat": "tokens"}
-FEW = tasks.FEW  # independent examples, below which cells cannot be ranked
+FEW = tasks.FEW  # independent examples; cells with fewer cannot be ranked
 Number = Callable[[Run], float]
 
 
 def from_eval(name: str, *keys: str) -> Number:
-    """Returns a function that takes a number out of a run's evaluation."""
+    """Returns a function that reads a number from a run's evaluation."""
     return lambda run: number(dig(run.evals.get(name), *keys))
 
 
 def from_info(*keys: str) -> Number:
-    """Returns a function that takes a number out of a run's run.json."""
+    """Returns a function that reads a number from a run's run.json."""
     return lambda run: number(dig(run.info, *keys))
 
 
@@ -40,7 +40,7 @@ def by_seed(arm: Arm, measure: Number) -> dict[int, float]:
 
 
 def with_noise(runs: Iterable[Run], value: Number, interval: Callable[[Run], Any]) -> Estimate:
-    """Returns the mean over runs with its t-interval; for one run with the interval its evaluation gave, if any."""
+    """Returns the mean over runs with its t-interval; for one run the interval of its evaluation, if any."""
     results = [(run, value(run)) for run in runs]
     results = [(run, one) for run, one in results if math.isfinite(one)]
     estimate = over_seeds(one for _, one in results)
@@ -53,31 +53,31 @@ def with_noise(runs: Iterable[Run], value: Number, interval: Callable[[Run], Any
 
 
 def bounds(raw: Any) -> tuple[float, float]:
-    """Returns the two ends of an interval; nan where there is none."""
+    """Returns the two ends of an interval; nan without one."""
     if not isinstance(raw, list) or len(raw) != 2:
         return math.nan, math.nan
     return number(raw[0]), number(raw[1])
 
 
 def loss(arm: Arm) -> Estimate:
-    """Returns the validation loss, nats a token."""
+    """Returns the validation loss, nats per token."""
     return with_noise(arm.done, from_eval("loss", "loss"), lambda run: dig(run.evals.get("loss"), "loss_interval"))
 
 
 def bits_per_byte(arm: Arm) -> Estimate:
-    """Returns the validation loss in bits a byte of text."""
+    """Returns the validation loss in bits per byte of text."""
     interval = "bits_per_byte_interval"
     return with_noise(arm.done, from_eval("loss", "bits_per_byte"), lambda run: dig(run.evals.get("loss"), interval))
 
 
 def loss_sources(study: Study) -> list[str]:
-    """Returns the names of the texts of mixtures that losses are given of apart, in their order."""
+    """Returns the names of the mixture's texts that have separate losses, in order."""
     named = (text(raw.get("name")) for arm in study.arms for run in arm.done for raw in _by_source(run))
     return list(dict.fromkeys(name for name in named if name))
 
 
 def source_loss(arm: Arm, name: str) -> Estimate:
-    """Returns the validation loss on one text of a mixture, nats a token."""
+    """Returns the validation loss on one text of a mixture, nats per token."""
 
     def entry(run: Run) -> dict[str, Any]:
         return next((raw for raw in _by_source(run) if text(raw.get("name")) == name), {})
@@ -92,7 +92,7 @@ def _by_source(run: Run) -> list[dict[str, Any]]:
 def train_memory(run: Run) -> float:
     """Returns bytes: the train step's peak as compiled, else parameters, gradients and optimizer by formula.
 
-    A device's own peak is not taken: it counts all that its process did, evaluations included.
+    A device's own peak is not used: it covers everything its process did, including evaluations.
     """
     raw = run.evals.get("memory")
     peak = number(dig(raw, "compiled", "train_step", "peak"))
@@ -102,25 +102,25 @@ def train_memory(run: Run) -> float:
 
 
 def memory_source(arm: Arm) -> str:
-    """Returns where `train_memory` came from: "compiled" or "formula" ("" for none)."""
+    """Returns the source of `train_memory`: "compiled" or "formula" ("" for none)."""
     raws = [run.evals["memory"] for run in arm.done if "memory" in run.evals]
     compiled = any(math.isfinite(number(dig(raw, "compiled", "train_step", "peak"))) for raw in raws)
     return "compiled" if compiled else "formula" if raws else ""
 
 
 def answers(study: Study) -> bool:
-    """True where the loss is that of a task's answers, for runs that do not train on text."""
+    """True if the loss is that of a task's answers, for runs that do not train on text."""
     results = {text(dig(run.evals.get("loss"), "source")) for arm in study.arms for run in arm.done}
     return bool(results - {"", "text"})
 
 
 def loss_unit(study: Study) -> str:
-    """Returns what the study's losses are counted in."""
+    """Returns the unit of the study's losses."""
     return "nats/answer" if answers(study) else "nats/token"
 
 
 def spread(arm: Arm, measure: Number, quartiles: Callable[[Run], Any]) -> tuple[float, float]:
-    """Returns the least and the largest over seeds; for one seed the quartiles over its repeats."""
+    """Returns the minimum and maximum over seeds; for one seed the quartiles over its repeats."""
     result = list(by_seed(arm, measure).values())
     if len(result) == 1:
         return bounds(next(quartiles(run) for run in arm.done if math.isfinite(measure(run))))
@@ -128,13 +128,13 @@ def spread(arm: Arm, measure: Number, quartiles: Callable[[Run], Any]) -> tuple[
 
 
 def median(arm: Arm, measure: Number) -> float:
-    """Returns the median over seeds; nan for none."""
+    """Returns the median over seeds; nan if there is none."""
     result = list(by_seed(arm, measure).values())
     return statistics.median(result) if result else math.nan
 
 
 def names(arm: Arm, value: Callable[[Run], Any]) -> list[str]:
-    """Returns the different texts that the arm's finished runs give, in order of seed."""
+    """Returns the distinct texts of the arm's finished runs, in order of seed."""
     return list(dict.fromkeys(result for run in arm.done if (result := text(value(run)))))
 
 
@@ -147,22 +147,22 @@ class Point:
     length: float
     multiple: float
     scaling: str
-    value: float  # nats a token, or a share
+    value: float  # nats per token, or a share
     low: float
     high: float
     correct: float = math.nan
     examples: float = math.nan
     depth: float = math.nan
-    independent: float = math.nan  # how many independent examples they are worth: answers of one row are not
-    pairs: float = math.nan  # pairs, needles, hops or tokens a row
-    merged: tuple[float, ...] = ()  # other depths that this cell stands for
-    stretch: float = math.nan  # by how much the slowest rotary pair is slowed; nan: not known
+    independent: float = math.nan  # number of independent examples they amount to: answers of one row are correlated
+    pairs: float = math.nan  # pairs, needles, hops or tokens per row
+    merged: tuple[float, ...] = ()  # other depths that this cell covers
+    stretch: float = math.nan  # factor by which the slowest rotary pair is slowed; nan: unknown
     local: bool = False  # beyond the training length, and no control shows that it measures distance
-    text: Pieces | None = field(default=None, compare=False)  # the loss by piece of text; None: not known
+    text: Pieces | None = field(default=None, compare=False)  # the loss by piece of text; None: unknown
 
     @property
     def worth(self) -> tuple[float, float]:
-        """(correct, examples), counted as far as they are independent."""
+        """(correct, examples), counting only independent ones."""
         if not self.independent < self.examples:
             return self.correct, self.examples
         return self.value * self.independent, self.independent
@@ -174,7 +174,7 @@ class Point:
 
 
 def _once(points_of: Callable[..., list[Point]]) -> Callable[..., list[Point]]:
-    """Keeps with each arm what was read from it: tables and charts ask for the same points many times."""
+    """Caches with each arm what was read from it: tables and charts need the same points many times."""
 
     @functools.wraps(points_of)
     def kept(arm: Arm, *args: Any, **options: Any) -> list[Point]:
@@ -188,7 +188,7 @@ def _once(points_of: Callable[..., list[Point]]) -> Callable[..., list[Point]]:
 
 
 def _losses(arm: Arm, part: str = "") -> list[Point]:
-    """Returns the losses by length of the arm's finished runs, or those of a `part` of each length that has it."""
+    """Returns the losses by length of the arm's finished runs, or those of a `part` of each length."""
     points = []
     for run in arm.done:
         for raw in objects(run.evals.get("loss"), "by_length"):
@@ -206,7 +206,7 @@ def loss_points(arm: Arm) -> list[Point]:
 
 
 def sliding_points(arm: Arm) -> list[Point]:
-    """Returns the losses by length in sliding windows, of the arm's finished runs that measured them."""
+    """Returns the losses by length in sliding windows of the arm's finished runs, if measured."""
     return _losses(arm, "sliding")
 
 
@@ -216,9 +216,9 @@ def loss_control_points(arm: Arm) -> list[Point]:
 
 
 def effective_lengths(arm: Arm) -> tuple[list[tuple[float, bool]], str]:
-    """Returns ([effective length, whether a longer one was asked and failed] of each finished run, the threshold).
+    """Returns ([effective length, whether a longer one failed] of each finished run, the threshold).
 
-    Of teacher-forced accuracy under the arm's own scaling.
+    For teacher-forced accuracy with the arm's own scaling.
     """
     result, thresholds = [], []
     for run in arm.done:
@@ -238,7 +238,7 @@ def retrieval_points(arm: Arm, cells: bool = False, *, measure: str = "accuracy"
     Args:
         measure: accuracy (teacher-forced), exact_match or answers_found (both generated), or control (accuracy of the
             local baseline, beyond the training length).
-        every: for every number of pairs that was asked; without, the run's own (its file's `pairs`).
+        every: for every evaluated number of pairs; otherwise the run's own (its file's `pairs`).
     """
     points = []
     for run in arm.done:
@@ -255,7 +255,7 @@ def retrieval_points(arm: Arm, cells: bool = False, *, measure: str = "accuracy"
 
 
 def skipped(arm: Arm) -> dict[str, str]:
-    """Returns {reason: the conditions that evaluations left out for it}, e.g. lengths beyond a learned table."""
+    """Returns {reason: the conditions that evaluations skipped for it}, such as lengths beyond a learned table."""
     results: dict[str, list[tuple[str, str, str]]] = {}
     for run in arm.done:
         for measure in ("loss", "retrieval"):
@@ -267,7 +267,7 @@ def skipped(arm: Arm) -> dict[str, str]:
 
 
 def _conditions(conditions: list[tuple[str, str, str]]) -> str:
-    """Returns the conditions in words, the lengths of one measure under one scaling together."""
+    """Returns the conditions in words, with the lengths of one measure and scaling together."""
     lengths: dict[tuple[str, str], list[str]] = {}
     for measure, length, scaling in conditions:
         lengths.setdefault((measure, scaling), []).append(length)
@@ -297,14 +297,14 @@ def _share(arm: Arm, run: Run, raw: dict[str, Any], counts: dict[str, Any]) -> P
     point = _point(arm, run, raw, share.mean, share.low, share.high)
     merged = tuple(number(depth) for depth in items(raw, "merged"))
     pairs = number(raw.get("pairs"))
-    # Beyond the training length only what a control has shown to measure distance counts.
+    # Beyond the training length, conditions count only if a control shows that they measure distance.
     local = point.multiple > 1 and raw.get("measures_distance") is not True
     counted = replace(point, correct=correct, examples=examples, independent=independent, pairs=pairs)
     return replace(counted, merged=merged, local=local)
 
 
 def _clustered(correct: float, examples: float, independent: float) -> Estimate:
-    """Returns the share with Wilson's interval for as many examples as are independent."""
+    """Returns the share with Wilson's interval for the number of independent examples."""
     share = wilson(correct, examples)
     if not math.isfinite(share.mean) or not independent < examples:
         return share
@@ -313,9 +313,9 @@ def _clustered(correct: float, examples: float, independent: float) -> Estimate:
 
 
 def pooled(points: Iterable[Point]) -> Estimate:
-    """Returns the mean over seeds of the share right; seeds and rows both vary in its interval.
+    """Returns the mean over seeds of the share of correct answers; its interval includes seeds and rows.
 
-    Of one seed it is Wilson's over its rows, as far as they are independent. `examples` counts all answers.
+    For one seed it is Wilson's over its rows, as far as they are independent. `examples` counts all answers.
     """
     points = list(points)
     by_run: dict[int, list[tuple[float, float]]] = {}
@@ -327,7 +327,7 @@ def pooled(points: Iterable[Point]) -> Estimate:
 
 
 def pieces(run: Run) -> Pieces | None:
-    """Returns a run's validation losses by piece of text, as eval/loss.json has them; None for none."""
+    """Returns a run's validation losses by piece of text, from eval/loss.json, or None."""
     return _pieces(dig(run.evals.get("loss"), "text"))
 
 
@@ -353,7 +353,7 @@ def scaling_order(scaling: str) -> tuple[int, str]:
 
 
 def scaling_label(arms: Iterable[Arm], scaling: str) -> str:
-    """Returns the words for a scaling; the run's own is named by what the runs were trained with."""
+    """Returns the label of a scaling; the run's own is named by its trained setting."""
     if scaling != TRAINED:
         return scaling
     kinds = {_own_scaling(arm) for arm in arms}
@@ -369,41 +369,41 @@ def _own_scaling(arm: Arm) -> str:
 
 
 def retrieval_lengths(study: Study) -> list[float]:
-    """Returns the lengths at which some arm's own setting was asked to retrieve, rising."""
+    """Returns the lengths at which retrieval was evaluated with some arm's own setting, increasing."""
     points = [point for arm in study.arms for point in retrieval_points(arm) if point.scaling == TRAINED]
     return sorted({point.length for point in points if math.isfinite(point.length)})
 
 
 def counted(study: Study) -> str:
-    """Returns a sentence on which answers retrieval counted, where the evaluations agree on it."""
+    """Returns a sentence on which answers retrieval counted, if the evaluations agree on it."""
     results = {text(dig(run.evals.get("retrieval"), "settings", "counted")) for arm in study.arms for run in arm.done}
     words = results - {""}
     return f" Counted: {words.pop()}." if len(words) == 1 else ""
 
 
 def noun(study: Study) -> str:
-    """Returns what the study's retrieval task holds a number of: pairs, hops, tokens or needles."""
+    """Returns the noun for the items of the study's retrieval task: pairs, hops, tokens or needles."""
     result = {text(dig(run.evals.get("retrieval"), "task")) for arm in study.arms for run in arm.done} - {""}
     return NOUNS.get(next(iter(result)), "needles") if len(result) == 1 else "needles"
 
 
 def has_scalings(study: Study) -> bool:
-    """True where some run was evaluated under a scaling it was not trained with."""
+    """True if a run was evaluated with a scaling it was not trained with."""
     return any(point.scaling != TRAINED for arm in study.arms for point in loss_points(arm) + retrieval_points(arm))
 
 
-LOADED = 1.5  # processes that wait for a core, over the cores: what was timed by itself keeps this at 1 or below
+LOADED = 1.5  # runnable processes per core; a measurement alone on the machine keeps this at 1 or below
 
 
 def load_when_timed(run: Run) -> tuple[float, float]:
-    """Returns (the machine's load, its cores) while speeds were measured; nan where they are not recorded."""
+    """Returns (the machine's load, its cores) while speeds were measured; nan if not recorded."""
     device = dig(run.evals.get("throughput"), "device")
     load = dig(device, "load")
     return number(load[0]) if isinstance(load, list) and load else math.nan, number(dig(device, "cores"))
 
 
 def timed_under_load(arm: Arm) -> str:
-    """Returns in words that an arm's speeds were measured while others used the machine; empty where none was."""
+    """Returns a note if an arm's speeds were measured while others used the machine; otherwise empty."""
     results = [load_when_timed(run) for run in arm.done]
     busy = [(load, cores) for load, cores in results if load > LOADED * cores]
     if not busy:

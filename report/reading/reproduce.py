@@ -1,4 +1,4 @@
-"""Where each number was read, and the commands that make it again."""
+"""The source of each number, and the commands that reproduce it."""
 
 import os
 import re
@@ -19,7 +19,7 @@ AGAIN = '"$AGAIN"'
 
 
 def sources(table: Table) -> list[tuple[str, str, str]]:
-    """Returns (number, file and key it was read from, command of the evaluation) for each column that has one."""
+    """Returns (number, file and key of its source, command of the evaluation) for each column that has one."""
     results = []
     for column in table.columns:
         if column.source:
@@ -31,14 +31,14 @@ def sources(table: Table) -> list[tuple[str, str, str]]:
 
 
 def commands(sweep: Sweep, run: Run, evals: list[str]) -> list[str]:
-    """Returns the shell lines that train a run again and evaluate it, in the checkout; texts in them are quoted."""
+    """Returns the shell lines that train a run again and evaluate it, in the checkout, with texts quoted."""
     place = f"{ROOT}/{shlex.quote(_inside(sweep, run))}" if _inside(sweep, run) else ROOT
     again = f"{AGAIN}/{shlex.quote(_inside(sweep, run))}" if _inside(sweep, run) else AGAIN
     commit = text(run.info.get("git_commit"))
     commit = commit if COMMIT.fullmatch(commit) else ""  # `-f` would be an option of git
     lines = [f"git checkout {shlex.quote(commit)}"] if commit else []
     if commit and run.info.get("git_dirty") is True:
-        lines = [f"{lines[0]}  # the run had uncommitted changes on top, which nobody can check out"]
+        lines = [f"{lines[0]}  # the run also had uncommitted changes, which cannot be checked out"]
     lines.append(f"python train.py --config={place}/config.json --workdir={again}")
     made = [name for name in dict.fromkeys([*evals, *run.evals]) if name in run.evals]
     if made:
@@ -47,7 +47,7 @@ def commands(sweep: Sweep, run: Run, evals: list[str]) -> list[str]:
 
 
 def whole(sweep: Sweep) -> str:
-    """Returns the command that makes the whole sweep again; empty where no sweep file is known."""
+    """Returns the command that runs the whole sweep again; empty if no sweep file is known."""
     if not sweep.file:
         return ""
     return f"python -m sweeps.launch --sweep={shlex.quote(sweep.file)} --out={AGAIN}"
@@ -59,12 +59,12 @@ def _inside(sweep: Sweep, run: Run) -> str:
 
 
 def all_arms(study: Study) -> list[Arm]:
-    """Returns the study's arms, and those that tried hyperparameters for them."""
+    """Returns the study's arms, and the arms that tried hyperparameters for them."""
     return [*study.arms, *(study.selection.trials if study.selection else [])]
 
 
 def listed(study: Study, out: Path) -> list[dict[str, Any]]:
-    """Returns every run of a study with its state, its loss and links to its files, seen from the report's folder."""
+    """Returns every run of a study with its state, its loss and links to its files, relative to the report's folder."""
     loss = from_eval("loss", "loss")
     results = []
     for arm in all_arms(study):
@@ -85,7 +85,7 @@ def listed(study: Study, out: Path) -> list[dict[str, Any]]:
 
 
 def links(run: Run, out: Path) -> list[tuple[str, str]]:
-    """Returns (name, relative address) of the run's files that are there."""
+    """Returns (name, relative address) of the run's existing files."""
     names = [*FILES, *(f"eval/{name}.json" for name in run.evals), "eval/retrieval.parquet"]
     there = [name for name in names if (run.directory / name).exists()]
     start = Path(os.path.relpath(run.directory, out)).as_posix()

@@ -1,4 +1,4 @@
-"""What trying a hyperparameter gave: each value's loss on the selection seeds, what was chosen, and what warns."""
+"""Hyperparameter selection: each value's loss on the selection seeds, the choice, and warnings."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from report.reading.measures import from_eval
 
 @dataclass(frozen=True)
 class Trial:
-    """One value tried for one arm: a loss a seed (nats), and how many seeds diverged."""
+    """One value tried for one arm: a loss per seed (nats), and the number of diverged seeds."""
 
     arm: str
     value: float
@@ -22,12 +22,12 @@ class Trial:
 
     @property
     def mean(self) -> float:
-        """The mean loss; nan where a seed diverged or none is measured."""
+        """The mean loss; nan if a seed diverged or none is measured."""
         return math.nan if self.diverged or not self.losses else sum(self.losses.values()) / len(self.losses)
 
 
 def trials(study: Study) -> list[Trial]:
-    """Returns every value tried for every arm, values rising; none where the study chose nothing."""
+    """Returns every value tried for every arm, by increasing value; empty if the study selected nothing."""
     if study.selection is None:
         return []
     results = []
@@ -41,7 +41,7 @@ def trials(study: Study) -> list[Trial]:
 
 
 def chosen(study: Study, arm: str) -> float:
-    """Returns the value that was chosen for an arm, as sweep.json has it; nan for none (yet)."""
+    """Returns the value chosen for an arm, from sweep.json; nan if there is none (yet)."""
     return number(study.selection.choices.get(arm, {}).get("value")) if study.selection else math.nan
 
 
@@ -49,7 +49,7 @@ def chosen(study: Study, arm: str) -> float:
 class Vertex:
     """The minimum of a quadratic in ln(value) through the losses around the best value of the grid.
 
-    `value` is nan where `refused` says why; `low` and `high`, its 95% interval over selection seeds, with one seed.
+    `value` is nan if `refused` has a reason; `low` and `high`, its 95% interval over selection seeds, with one seed.
     `fitted` are the least and the largest value that it was fitted to; beyond them an interval knows no number.
     """
 
@@ -70,13 +70,13 @@ class Vertex:
         return f" [{low}, {high}]"
 
 
-NEAR = 2  # values of the grid on each side of the best that the quadratic is fitted to
+NEAR = 2  # values of the grid on each side of the best to which the quadratic is fitted
 
 
 def vertex(study: Study, arm: str) -> Vertex:
-    """Returns where an arm's loss is lowest over ln(value), between the grid's values.
+    """Returns the value at which an arm's loss is lowest over ln(value), between the grid's values.
 
-    The quadratic is fitted to the mean over selection seeds at the best value and the NEAR ones on each side. The
+    The quadratic is fitted to the mean over selection seeds at the best value and up to NEAR values on each side. The
     interval is Student's t over the seeds, each of which moves the vertex by its own coefficients (to first order).
     """
     tried = [one for one in trials(study) if one.arm == arm and one.value > 0]
@@ -98,7 +98,7 @@ def vertex(study: Study, arm: str) -> Vertex:
         return Vertex(refused="the losses around the best value do not bend upwards")
     at = -slope / (2 * bend)
     if not x[0] <= at <= x[-1]:
-        return Vertex(refused="the lowest point lies outside of the values it is fitted to")
+        return Vertex(refused="the lowest point is outside the values it is fitted to")
     moved = -(slopes - slope) / (2 * bend) + slope * (bends - bend) / (2 * bend**2)
     half = math.nan
     if len(seeds) > 1:
@@ -109,7 +109,7 @@ def vertex(study: Study, arm: str) -> Vertex:
 
 
 def vertices(study: Study) -> str:
-    """Returns each arm's vertex in words, with its interval and the grid's best beside it; empty without selection."""
+    """Returns each arm's vertex in words, with its interval and the grid's best; empty without selection."""
     if study.selection is None:
         return ""
     parts = []
@@ -120,11 +120,11 @@ def vertices(study: Study) -> str:
         else:
             parts.append(f"{arm.name} {result.value:.3g}{result.ends} (grid's best {best:g})")
     field = study.selection.field
-    return f"Where a quadratic in ln({field.rsplit('.', 1)[-1]}) is lowest: {listed(parts)}." if parts else ""
+    return f"Minimum of a quadratic in ln({field.rsplit('.', 1)[-1]}): {listed(parts)}." if parts else ""
 
 
 def preface(study: Study) -> str:
-    """Returns how the study chose its hyperparameter, in words; empty where it chose none."""
+    """Returns a sentence on how the study chose its hyperparameter; empty if it chose none."""
     if study.selection is None:
         return ""
     field, seeds = study.selection.field, listed([str(seed) for seed in study.selection.seeds])
@@ -138,14 +138,14 @@ def preface(study: Study) -> str:
 
 
 def warnings(study: Study, arm: Arm) -> list[tuple[str, str]]:
-    """Returns (in short, in words) what is doubtful about an arm's choice: an edge of the grid, or runs without it."""
+    """Returns (short, sentence) for doubtful choices of an arm: an edge of the grid, or runs without it."""
     if study.selection is None:
         return []
     field, value = study.selection.field, chosen(study, arm.name)
     results = []
     edge = text(study.selection.choices.get(arm.name, {}).get("edge"))
     if edge:
-        words = f"the best {field} of {arm.name}, {value:g}, is the {edge} tried: a better one may lie beyond"
+        words = f"the best {field} of {arm.name}, {value:g}, is the {edge} tried: a better one may be outside"
         results.append(("edge of grid", words))
     trained = {number(dig(run.config, *field.split("."))) for run in arm.done}
     other = sorted(one for one in trained if math.isfinite(one) and not math.isclose(one, value))

@@ -1,4 +1,4 @@
-"""Configs as the page shows them: what all arms of a study share, and what differs, so that any two can be compared."""
+"""Configs as the page shows them: values shared by all arms of a study, and differing ones, to compare any two."""
 
 import json
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Settings:
 
 
 def settings(study: Study) -> Settings:
-    """Returns every config field of a study but those that name the run; a field that an arm lacks is a dash there."""
+    """Returns every config field of a study except those that name the run; a dash if an arm lacks a field."""
     configs = [flat(config_of(arm)) for arm in study.arms]
     fields = list(dict.fromkeys(field for config in configs for field in config if field not in NOT_IN_DIFFERENCES))
     rows = [(field, [config.get(field, DASH) for config in configs]) for field in fields]
@@ -28,12 +28,12 @@ def settings(study: Study) -> Settings:
 
 
 def config_of(arm: Arm) -> dict[str, Any]:
-    """Returns the arm's config as sweep.json has it, else as its first run that has one."""
+    """Returns the arm's config from sweep.json, else from its first run that has one."""
     return arm.config or next((run.config for run in arm.runs if run.config), {})
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Returns {dotted field: value as text}; text stands as it is, everything else as JSON."""
+    """Returns {dotted field: value as text}; text is unchanged, everything else is JSON."""
     results: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Steps and tokens to a target loss: when each run's validation loss first reached it, and which runs never did."""
+"""Steps and tokens to a target loss: when each run's validation loss first reached it, or that it never did."""
 
 import math
 import statistics
@@ -9,12 +9,12 @@ from report.reading.directories import Arm, Run, number
 
 @dataclass(frozen=True)
 class Reached:
-    """When a run reached the target: infinite where it did not, which is a result of its own (censored).
+    """When a run reached the target: infinite if it did not (censored).
 
     Attributes:
-        steps, tokens: between the last validation above the target and the first at or below it, on a straight line.
-        until: steps trained, after which nothing is known of a run that did not reach it.
-        first: it was reached at the first validation already, so no later than `steps`.
+        steps, tokens: interpolated linearly between the last validation above the target and the first at or below it.
+        until: trained steps; beyond them nothing is known of a run that did not reach the target.
+        first: the first validation was already at the target, so it was reached no later than `steps`.
     """
 
     seed: int
@@ -25,7 +25,7 @@ class Reached:
 
     @property
     def censored(self) -> bool:
-        """True where the target was not reached."""
+        """True if the target was not reached."""
         return math.isinf(self.steps)
 
 
@@ -49,15 +49,15 @@ def of_run(run: Run, target: float) -> Reached | None:
 
 
 def of_arm(arm: Arm, target: float) -> list[Reached]:
-    """Returns what `of_run` gives for the arm's finished runs."""
+    """Returns `of_run` for the arm's finished runs."""
     results = [of_run(run, target) for run in arm.done]
     return [one for one in results if one is not None]
 
 
 def median(results: list[Reached], what: str) -> float:
-    """Returns the median of "steps" or "tokens" over runs, those that did not reach the target counted as infinite.
+    """Returns the median of "steps" or "tokens" over runs, counting those that did not reach the target as infinite.
 
-    It is infinite where half or more did not reach it, and nan without a run. Of two in the middle the mean.
+    It is infinite if half or more did not reach it, and nan without a run. Of two middle values the mean.
     """
     values = sorted(getattr(one, what) for one in results)
     return statistics.median(values) if values else math.nan

@@ -1,10 +1,9 @@
 """One number over tasks and seeds: the interquartile mean, and the probability of improvement.
 
-Both as Agarwal et al. define them (2021, arXiv 2108.13264; their library is rliable). A task is one condition that
-every arm was asked in: a retrieval task at one length with one number of pairs, under the arm's own scaling; its score
-is the share that is right. A condition that does not measure distance in some run is no task: it is left out and named.
-Their bootstrap draws the runs of each task by themselves; here one model answers all tasks of a seed, so that whole
-seeds are drawn.
+Both as defined by Agarwal et al. (2021, arXiv 2108.13264; their library is rliable). A task is one condition that every
+arm was evaluated in: a retrieval task at one length with one number of pairs, with the arm's own scaling; its score is
+the share of correct answers. A condition that does not measure distance in some run is left out and listed. Their
+bootstrap draws the runs of each task separately; here one model answers all tasks of a seed, so whole seeds are drawn.
 """
 
 import math
@@ -25,8 +24,8 @@ class Over:
     """One arm over all tasks and seeds.
 
     Attributes:
-        iqm: the interquartile mean of its scores, with its interval; nan where there are too few seeds for one.
-        improvement: probability that a run of it beats one of the baseline on a task taken at random; None for itself.
+        iqm: the interquartile mean of its scores, with its interval; nan with too few seeds for one.
+        improvement: probability that a run of it beats one of the baseline on a random task; None for the baseline.
     """
 
     arm: str
@@ -39,7 +38,7 @@ class Over:
 
 @dataclass(frozen=True)
 class Table:
-    """The arms of a study over the tasks they share; `local`: those left out, which do not measure distance."""
+    """The arms of a study over the tasks they share; `local`: the excluded ones, which do not measure distance."""
 
     tasks: tuple[str, ...]
     baseline: str
@@ -49,7 +48,7 @@ class Table:
 
 def iqm(scores: np.ndarray) -> float:
     """Returns the mean of the middle half of all scores [seeds, tasks]."""
-    from scipy import stats  # slow to load, and most reports are about one task
+    from scipy import stats  # slow to load, and most reports have one task
 
     return float(stats.trim_mean(scores, 0.25, axis=None))
 
@@ -74,7 +73,7 @@ def iqm_interval(scores: np.ndarray) -> tuple[float, float]:
 def improvement_interval(own: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     """Returns the 95% interval of `improvement` from resampled seeds of both arms; nan for too few seeds."""
     gaps = own[:, None, :] - other[None, :, :]
-    wins = np.mean((gaps > 0) + 0.5 * (gaps == 0), axis=2)  # of each pair of runs, over tasks
+    wins = np.mean((gaps > 0) + 0.5 * (gaps == 0), axis=2)  # for each pair of runs, over tasks
     rng = np.random.default_rng(0)
     counts = [rng.multinomial(number, np.full(number, 1 / number), RESAMPLES // 2) for number in wins.shape]
     result = np.einsum("rm,mo,ro->r", counts[0], wins, counts[1]) / wins.size
@@ -82,7 +81,7 @@ def improvement_interval(own: np.ndarray, other: np.ndarray) -> tuple[float, flo
 
 
 def _ends(result: np.ndarray, number: int) -> tuple[float, float]:
-    """Returns percentiles of resampled values, as far out as `intervals.bootstrap` takes them for so many seeds."""
+    """Returns percentiles of resampled values, as far out as `intervals.bootstrap` takes them for this many seeds."""
     if number < BOOTSTRAP_FROM:
         return math.nan, math.nan
     tail = expanded_tail(number)
@@ -91,7 +90,7 @@ def _ends(result: np.ndarray, number: int) -> tuple[float, float]:
 
 
 def table(study: Study) -> Table | None:
-    """Returns the arms over the tasks that all their finished seeds were asked; None for fewer than two of either."""
+    """Returns the arms over the tasks that all their finished seeds have; None for fewer than two of either."""
     baseline = reference_arm(study)
     left_out = apart(study, "retrieval")
     by_arm = {arm.name: _scores(arm) for arm in study.arms if arm.done and arm.name not in left_out}
@@ -121,7 +120,7 @@ def _over(name: str, own: np.ndarray, other: np.ndarray | None) -> Over:
     )  # fmt: skip
 
 
-Task = tuple[str, float, float]  # name, length in tokens, pairs or needles a row
+Task = tuple[str, float, float]  # name, length in tokens, pairs or needles per row
 
 
 def _scores(arm: Arm) -> dict[int, dict[Task, float]]:

@@ -1,18 +1,18 @@
-"""Compute-equivalent gain: how much more compute the baseline needs for the loss that an arm reaches.
+"""Compute-equivalent gain: how much more compute the baseline needs to reach an arm's loss.
 
     gain(C) = C' / C   with   L_base(C') = L_arm(C)
 
-Both curves hold the mean loss over seeds at each rung of a ladder of budgets. L_base between its rungs is a monotone
-cubic (PCHIP) in ln C through isotonic means: no form is fitted. A loss that the baseline does not reach on its ladder
-has no C' there, and is refused.
+Both curves are the mean loss over seeds at each rung of a ladder of budgets. L_base between its rungs is a monotone
+cubic (PCHIP) in ln C through isotonic means: no functional form is fitted. For a loss that the baseline does not reach
+on its ladder there is no C', and the gain is refused.
 
 The interval is the set of gains that a paired t-test does not reject: for a gain g, seed s differs by
 
     d_s(g) = L_base,s(g C) - L_arm,s(C)
 
-and g is kept where |mean d| <= t(0.975, n - 1) sd(d) / sqrt(n). A seed enters as one whole curve, so that its rungs may
-be as dependent as they like (branches of one run are). A percentile of resampled seeds would be too narrow: of three
-seeds there are ten different resamples, and their range holds the true mean 75 times in 100.
+and g is kept if |mean d| <= t(0.975, n - 1) sd(d) / sqrt(n). A seed enters as one whole curve, so its rungs may be
+arbitrarily dependent (branches of one run are). A percentile of resampled seeds would be too narrow: three seeds have
+ten different resamples, and their range contains the true mean 75 times in 100.
 """
 
 import math
@@ -23,25 +23,25 @@ import numpy as np
 from scipy import interpolate, optimize, special
 
 CONFIDENCE = 0.95
-SEEDS = 3  # fewer give no interval worth the name
-FARTHEST = math.log(1e4)  # how far from an estimate the ends of its interval are looked for, in ln C
+SEEDS = 3  # minimum for a meaningful interval
+FARTHEST = math.log(1e4)  # maximum distance in ln C at which the ends of an interval are searched
 DELTA = 1e-3  # of Huber's loss on the log of losses, as in 2203.15556
-SMALL = 1e-9  # nats within which two losses are one
+SMALL = 1e-9  # nats within which two losses are equal
 
 
 class Curve:
     """Losses of one arm over a ladder: monotone means over seeds, and each seed's deviations from them.
 
     Attributes:
-        x: ln C of each rung, rising; C in FLOPs.
+        x: ln C of each rung, increasing; C in FLOPs.
         losses: nats, [seeds, rungs].
-        means: falling with C (isotonic regression of the means over seeds), [rungs].
+        means: decreasing with C (isotonic regression of the means over seeds), [rungs].
     """
 
     def __init__(self, flops: np.ndarray, losses: np.ndarray) -> None:
         self.x, self.losses = np.log(np.asarray(flops, float)), np.asarray(losses, float)
         if self.losses.shape[1:] != self.x.shape or len(self.x) < 2 or not np.all(np.diff(self.x) > 0):
-            raise ValueError("a curve needs two rungs or more, with rising FLOPs, and a loss for each seed and rung")
+            raise ValueError("a curve needs two rungs or more, increasing FLOPs, and a loss for each seed and rung")
         raw = self.losses.mean(axis=0)
         self.means = optimize.isotonic_regression(raw, increasing=False).x
         self.deviations = self.losses - raw
@@ -50,7 +50,7 @@ class Curve:
         self._slopes = ends[0], ends[-1]
 
     def at(self, x: float) -> float:
-        """Returns the mean loss at ln C; outside of the ladder along the slope of its outermost interval."""
+        """Returns the mean loss at ln C; outside the ladder along the slope of its outermost interval."""
         if x < self.x[0]:
             return float(self.means[0] + self._slopes[0] * (x - self.x[0]))
         if x > self.x[-1]:
@@ -83,11 +83,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class Gain:
-    """The gain at one rung. `gain`, `low` and `high` are nan where `refused` says why there is none.
+    """The gain at one rung. `gain`, `low` and `high` are nan if `refused` has a reason.
 
     Attributes:
-        beyond: the ends of the interval (low, high) that lie beyond the baseline's ladder, where its curve goes on
-            along its last slope; an end without a bound is 0 or infinite.
+        beyond: the ends of the interval (low, high) that are beyond the baseline's ladder, where its curve is extended
+            along its last slope; an unbounded end is 0 or infinite.
     """
 
     flops: float
@@ -100,18 +100,18 @@ class Gain:
 
 
 def critical(seeds: int) -> float:
-    """Returns Student's t for a two-sided interval of CONFIDENCE over so many seeds."""
+    """Returns Student's t for a two-sided interval of CONFIDENCE over this many seeds."""
     return float(special.stdtrit(seeds - 1, 0.5 + CONFIDENCE / 2))
 
 
 def at_rung(baseline: Curve, arm: Curve, rung: int) -> Gain:
-    """Returns the gain of an arm at one of its rungs; both curves hold the same seeds in the same order."""
+    """Returns the gain of an arm at one of its rungs; both curves have the same seeds in the same order."""
     x, loss = float(arm.x[rung]), float(arm.means[rung])
     flops = math.exp(x)
     there = baseline.where(loss, x)
     if there is None:
         side = "below all" if loss < baseline.means[-1] else "above all"
-        return Gain(flops, loss, refused=f"its loss lies {side} of the baseline's: would be extrapolated")
+        return Gain(flops, loss, refused=f"its loss is {side} the baseline's range: would be extrapolated")
     own = arm.deviations[:, rung]
     number = len(own)
     limit = critical(number) / math.sqrt(number)
@@ -120,7 +120,7 @@ def at_rung(baseline: Curve, arm: Curve, rung: int) -> Gain:
         each = baseline.seeds_at(u) - own
         return baseline.at(u) - loss + side * limit * float(each.std(ddof=1))
 
-    # The mean difference falls with u: it is above the band's upper edge left of the interval, below its lower right.
+    # The mean difference decreases with u: above the band's upper edge left of the interval, below its lower one right.
     low = _end(lambda u: -excess(u, -1.0), there, -1.0)
     high = _end(lambda u: excess(u, 1.0), there, 1.0)
     ends = {"low": low, "high": high}
@@ -134,7 +134,7 @@ def _factor(log: float) -> float:
 
 
 def _end(inside: Callable[[float], float], start: float, way: float) -> float:
-    """Returns where `inside` (above 0 within the interval) first falls to 0, going from `start`; infinite for never."""
+    """Returns where `inside` (above 0 within the interval) first falls to 0, starting at `start`; infinite if never."""
     step, before = 0.02, start
     if inside(start) <= 0:  # seeds without any spread
         return start
@@ -163,7 +163,7 @@ class Lead:
 
     @property
     def sign(self) -> int:
-        """-1 where the arm is ahead, 1 where it is behind, 0 for neither."""
+        """-1 if the arm is ahead, 1 if it is behind, 0 if neither."""
         return 0 if math.isnan(self.difference) else int(np.sign(self.difference))
 
     @property
@@ -203,9 +203,9 @@ class Fit:
         floor: E, nats.
         alpha: the exponent.
         gains: of each arm against the baseline, (A_base / A_arm)^(1/alpha).
-        intervals: of the gains, from leaving each seed out as a whole (jackknife, t over seeds).
+        intervals: of the gains, by leaving out each seed as a whole (jackknife, t over seeds).
         lack: p of the F-test of lack of fit against the spread of seeds; nan without enough rungs.
-        refused: why there is no fit; empty where there is one.
+        refused: the reason if there is no fit, else empty.
     """
 
     floor: float = math.nan
@@ -219,12 +219,12 @@ class Fit:
 def fit(curves: Mapping[str, Curve], baseline: str) -> Fit:
     """Fits L = E + A_arm C^-alpha to every seed and rung of every arm, Huber's loss on ln L (2203.15556, D.2).
 
-    All curves hold the same seeds in the same order.
+    All curves have the same seeds in the same order.
     """
     rungs = sum(len(curve.x) for curve in curves.values())
     needed = len(curves) + 3
     if rungs < needed:
-        return Fit(refused=f"{rungs} rungs of {len(curves)} arms; E, alpha and an A each need {needed} at least")
+        return Fit(refused=f"{rungs} rungs of {len(curves)} arms; E, alpha and an A each need at least {needed}")
     logs, parameters = _fitted(curves, DELTA)
     if logs is None:
         return Fit(refused="the fit did not converge")
@@ -289,7 +289,7 @@ def _fitted(curves: Mapping[str, Curve], delta: float | None, start: np.ndarray 
 
 
 def _lack(curves: Mapping[str, Curve]) -> float:
-    """Returns p of the F-test of lack of fit: how far the means are from the least-squares fit, against the seeds."""
+    """Returns p of the F-test of lack of fit: deviation of the means from the least-squares fit, against the seeds."""
     lines, parameters = _fitted(curves, None)
     if lines is None:
         return math.nan

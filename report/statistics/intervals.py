@@ -1,13 +1,13 @@
 """Intervals and differences over seeds: Student's t and the bootstrap, Wilson and Newcombe for shares, Holm for many.
 
 `report/statistics/shares.py` has the intervals of shares over seeds, `pooling.py` deviations pooled over arms,
-`text_noise.py` what other text would change, `sequential.py` the levels of planned looks.
+`text_noise.py` the effect of other text, `sequential.py` the levels of planned looks.
 
-Why not the bootstrap alone: a mean of resampled seeds never leaves the range of the seeds, which for n seeds holds the
-true mean with probability 1 - 2**(1 - n) at most where differences are symmetric: 75% for 3, 94% for 5. Measured
+Why not the bootstrap alone: a mean of resampled seeds never leaves the range of the seeds, which for n seeds contains
+the true mean with probability at most 1 - 2**(1 - n) if differences are symmetric: 75% for 3, 94% for 5. Measured
 coverages are in docs/log.md.
 
-Distributions are scipy.special's, which scipy.stats calls: that one takes a third of a second to load.
+Distributions are from scipy.special, which scipy.stats calls; scipy.stats takes a third of a second to load.
 """
 
 import functools
@@ -19,10 +19,10 @@ import numpy as np
 from scipy import optimize, special
 
 CONFIDENCE = 0.95
-POWER = 0.8  # with which the smallest difference a design could have seen is seen
-BOOTSTRAP_FROM = 6  # seeds; the resampled means of fewer cannot hold the true one 95 times in 100
+POWER = 0.8  # with which the smallest detectable difference is detected
+BOOTSTRAP_FROM = 6  # seeds; the resampled means of fewer cannot contain the true one 95 times in 100
 RESAMPLES = 4999
-SMALLEST_P = 1e-12  # of a p-value that is searched for
+SMALLEST_P = 1e-12  # of a p-value found by search
 
 
 @functools.cache
@@ -32,7 +32,7 @@ def _quantile(level: float) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its interval. `over` says what varies in it.
+    """A mean with its interval. `over` names its sources of variation.
 
     "seeds", "tokens" or "examples"; "few" for too few seeds to have an interval; "" for no interval.
     """
@@ -42,7 +42,7 @@ class Estimate:
     high: float = math.nan
     count: int = 1  # seeds
     over: str = ""
-    examples: int = 0  # of a share: how many were tried
+    examples: int = 0  # for a share: number of trials
 
     @property
     def half(self) -> float:
@@ -55,13 +55,13 @@ class Difference:
     """Arm minus baseline, paired by seed. `low`, `high` and `p` are nan with fewer than two seeds in common.
 
     Attributes:
-        deviation: of the differences between seeds, pooled over arms where `pooled` says so; nan with fewer than two.
-        bootstrap: the bootstrap's interval, which `low` and `high` hold; nan with fewer than BOOTSTRAP_FROM seeds.
+        deviation: of the differences between seeds, pooled over arms if `pooled` says so; nan with fewer than two.
+        bootstrap: the bootstrap's interval, which `low` and `high` contain; nan with fewer than BOOTSTRAP_FROM seeds.
         freedom: degrees of freedom of `deviation`; nan: seeds - 1.
-        pooled: arms over which the deviation is pooled; 0: it is these seeds' own.
-        text_error: standard error that other text would add; 0 where it is not known or not counted.
+        pooled: number of arms over which the deviation is pooled; 0: it is these seeds' own.
+        text_error: standard error that other text would add; 0 if unknown or not counted.
         text_freedom: degrees of freedom of `text_error`.
-        few: the seeds are too few for an interval that says anything.
+        few: the seeds are too few for a meaningful interval.
     """
 
     mean: float
@@ -84,16 +84,16 @@ class Difference:
 
     @property
     def resolved(self) -> bool:
-        """True where the interval leaves 0 out, of seeds enough to have one."""
+        """True if the interval excludes 0 and there are enough seeds for one."""
         return not self.few and (self.low > 0 or self.high < 0)
 
     @property
     def error(self) -> float:
-        """The standard error of the mean, of seeds and, if known, of the text; nan with fewer than two seeds."""
+        """The standard error of the mean, from seeds and, if known, text; nan with fewer than two seeds."""
         return self.spread(len(self.seeds)).error
 
     def spread(self, number: int) -> "Spread":
-        """Returns the noise of the mean over `number` seeds whose deviation is this one; nan with fewer than two."""
+        """Returns the noise of the mean over `number` seeds with this deviation; nan with fewer than two."""
         if number < 2:
             return Spread(math.nan, math.nan)
         freedom = self.freedom
@@ -102,25 +102,25 @@ class Difference:
         return Spread(self.deviation / math.sqrt(number), freedom, self.text_error, self.text_freedom)
 
     def smallest_seen(self, comparisons: int = 1, level: float = 1 - CONFIDENCE) -> float:
-        """Returns the smallest true difference that these seeds show with probability POWER, at this spread.
+        """Returns the smallest true difference that these seeds detect with probability POWER, at this spread.
 
         Args:
-            comparisons: how many Holm's correction is over; the first of them must pass level / comparisons.
+            comparisons: number that Holm's correction is over; the first must pass level / comparisons.
             level: of all of them together.
         """
         number = len(self.seeds)
         return math.nan if number < 2 else self.spread(number).seen(level / max(1, comparisons))
 
     def seeds_to_see(self, size: float, comparisons: int = 1, most: int = 10_000) -> int | None:
-        """Returns how many seeds would show a true difference of `size` with probability POWER, at this spread.
+        """Returns how many seeds would detect a true difference of `size` with probability POWER, at this spread.
 
         Args:
             size: above 0.
-            comparisons: as of `smallest_seen`.
-            most: the largest number that is looked at.
+            comparisons: as in `smallest_seen`.
+            most: the largest number considered.
 
         Returns:
-            None where even `most` seeds would not, as where the text's own noise is larger.
+            None if even `most` seeds would not, for example because the text's own noise is larger.
         """
         if len(self.seeds) < 2 or not math.isfinite(self.deviation):
             return None
@@ -141,12 +141,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Spread:
-    """The noise of a mean difference: the error of its seeds and that of its text, each with its degrees of freedom.
+    """The noise of a mean difference: the standard errors of seeds and of text, each with its degrees of freedom.
 
     Half an interval is sqrt(t_1^2 e_1^2 + t_2^2 e_2^2), with the standard errors e and each t the quantile of its own
-    degrees: Banerjee's (Sankhya 22, 1960), which covers at least as often as it says at every level, whatever the true
-    variances. Satterthwaite's (1946) single number of degrees does not: where the seeds' variance is small by chance,
-    the text's many degrees take over, and at the levels of Holm's correction that gave twice the false claims allowed.
+    degrees of freedom: Banerjee's (Sankhya 22, 1960), which covers at least the nominal level for all true variances.
+    Satterthwaite's (1946) single number of degrees does not: if the seeds' variance is small by chance, the text's many
+    degrees dominate, and at the levels of Holm's correction that gave twice the allowed false claims.
     """
 
     seeds: float  # standard error, as `text`
@@ -156,7 +156,7 @@ class Spread:
 
     @property
     def error(self) -> float:
-        """The standard error of both together."""
+        """The combined standard error."""
         return math.hypot(self.seeds, self.text)
 
     def half(self, level: float) -> float:
@@ -177,7 +177,7 @@ class Spread:
         return math.exp(high)
 
     def seen(self, level: float) -> float:
-        """Returns the smallest true difference that a two-sided test at `level` shows with probability POWER."""
+        """Returns the smallest true difference that a two-sided test at `level` detects with probability POWER."""
         freedom = self.freedom
         if self.text > 0 and math.isfinite(self.error):
             # The degrees whose quantile is as far out: what the power of this test is like.
@@ -201,7 +201,7 @@ def _seen(freedom: float, level: float) -> float:
     critical = -float(special.stdtrit(freedom, level / 2))
 
     def power(shift: float) -> float:
-        # Over the spread that the sample happens to have: scipy's noncentral t is inexact for one degree of freedom.
+        # Averaged over the sample's spread: scipy's noncentral t is inexact for one degree of freedom.
         quantiles = (np.arange(2000) + 0.5) / 2000
         spread = np.sqrt(2 * special.gammaincinv(freedom / 2, quantiles) / freedom)
         return float(np.mean(special.ndtr(shift - critical * spread) + special.ndtr(-critical * spread - shift)))
@@ -235,7 +235,7 @@ def _half_width(array: np.ndarray) -> float:
 
 
 def _mean(array: np.ndarray) -> float:
-    with np.errstate(over="ignore"):  # a loss can be near the largest float; what overflows shows as a dash
+    with np.errstate(over="ignore"):  # a loss can be near the largest float; an overflow is shown as a dash
         return float(array.mean())
 
 
@@ -246,14 +246,14 @@ def _standard_error(array: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Noise:
-    """What is known of a paired difference beside its seeds' own values.
+    """Known properties of a paired difference besides its seeds' own values.
 
     Attributes:
         deviation: of the differences between seeds, pooled over `arms` arms, with `freedom` degrees; nan: not pooled.
         freedom: nan: the pooled deviation is a lower bound, and the degrees are the seeds' own (`Pooled.refused`).
-        text_variance: of the mean difference, from the choice of text, with `text_freedom` degrees; 0: not known.
-        resampled: the bootstrap's interval over documents and seeds together; nan: that over seeds is made.
-        level: the interval's and the test's, two-sided.
+        text_variance: of the mean difference, from the choice of text, with `text_freedom` degrees; 0: unknown.
+        resampled: the bootstrap's interval over documents and seeds together; nan: use that over seeds.
+        level: of the interval and the test, two-sided.
     """
 
     deviation: float = math.nan
@@ -266,15 +266,15 @@ class Noise:
 
 
 def paired(arm: Mapping[int, float], baseline: Mapping[int, float], noise: Noise | None = None) -> Difference:
-    """Returns arm - baseline over the seeds both have, with its interval and the paired t-test's p.
+    """Returns arm - baseline over their common seeds, with its interval and the paired t-test's p.
 
-    The interval is Student's t; from BOOTSTRAP_FROM seeds on, the wider at each end of that and of the bootstrap's. A
-    deviation that is pooled over arms replaces the seeds' own where it is the larger, and gives its degrees of freedom
-    where it has any. Noise of the text adds its variance (`Spread`).
+    The interval is Student's t; from BOOTSTRAP_FROM seeds on, at each end the wider of that and of the bootstrap's. A
+    deviation pooled over arms replaces the seeds' own if it is larger, with its degrees of freedom if it has any. Noise
+    of the text adds its variance (`Spread`).
 
     Args:
-        arm, baseline: a value for each seed.
-        noise: what else is known; None: nothing, 95%.
+        arm, baseline: one value per seed.
+        noise: further knowledge; None: none, 95%.
     """
     noise = noise or Noise()
     seeds = tuple(
@@ -307,9 +307,9 @@ def paired(arm: Mapping[int, float], baseline: Mapping[int, float], noise: Noise
 def bootstrap(values: np.ndarray, level: float = 1 - CONFIDENCE) -> tuple[float, float]:
     """Returns the expanded percentile interval of a mean (Hesterberg 2015, doi 10.1080/00031305.2015.1089789, 4.3).
 
-    The percentile interval is too narrow for few values: it takes normal quantiles for Student's, and the resampled
-    spread is less by sqrt(1 - 1/n). Taking percentiles further out makes up for both. nan for fewer than
-    BOOTSTRAP_FROM values.
+    The percentile interval is too narrow for few values: it uses normal quantiles instead of Student's, and the
+    resampled spread is smaller by sqrt(1 - 1/n). Taking percentiles further out compensates for both. nan for fewer
+    than BOOTSTRAP_FROM values.
     """
     number = values.size
     if number < BOOTSTRAP_FROM or not np.isfinite(_standard_error(values)):
@@ -317,7 +317,7 @@ def bootstrap(values: np.ndarray, level: float = 1 - CONFIDENCE) -> tuple[float,
     if np.ptp(values) == 0:
         return float(values[0]), float(values[0])
     tail = expanded_tail(number, level)
-    from scipy import stats  # slow to load, and few reports have so many seeds
+    from scipy import stats  # slow to load, and few reports have this many seeds
 
     result = stats.bootstrap(
         (values,), np.mean, n_resamples=RESAMPLES, confidence_level=1 - 2 * tail, method="percentile",
@@ -327,7 +327,7 @@ def bootstrap(values: np.ndarray, level: float = 1 - CONFIDENCE) -> tuple[float,
 
 
 def expanded_tail(number: int, level: float = 1 - CONFIDENCE) -> float:
-    """Returns the share of resampled means of `number` values left out at each end; see `bootstrap`."""
+    """Returns the share of resampled means of `number` values cut off at each end; see `bootstrap`."""
     return float(special.ndtr(math.sqrt(number / (number - 1)) * special.stdtrit(number - 1, level / 2)))
 
 

@@ -1,18 +1,19 @@
-"""One deviation between seeds for all arms of a study, where a test does not refuse that they have the same.
+"""One deviation between seeds for all arms of a study, unless a test rejects that they have the same.
 
-The deviation of two or three seeds is luck: half-widths of a tenth of the usual ones come up. k arms that ran with the
-same n seeds have (k - 1)(n - 1) degrees of freedom together: what is left of the runs' values after each arm's mean and
-each seed's (a two-way table without interaction). A difference of two arms then has the variance 2 s^2 / n.
+The deviation of two or three seeds is mostly chance: half-widths of a tenth of the usual ones occur. k arms that ran
+with the same n seeds have (k - 1)(n - 1) degrees of freedom together: the residuals of the runs' values after removing
+each arm's and each seed's mean (a two-way table without interaction). A difference of two arms has the variance 2 s^2 /
+n.
 
-Bartlett's test over the arms' residuals decides at REFUSED_BELOW, a level at which it refuses one table in four whose
-deviations are equal (Bancroft 1964 on preliminary tests): with few seeds it has little power, and pooling what is
-unequal is the worse fault. For the same reason a difference whose own deviation is the larger keeps that one
+Bartlett's test over the arms' residuals decides at REFUSED_BELOW, a level at which it rejects one table in four with
+equal deviations (Bancroft 1964 on preliminary tests): with few seeds it has little power, and pooling unequal
+deviations is the worse error. For the same reason a difference keeps its own deviation if that is larger
 (`intervals.paired`).
 
-A test that decides which of two tests is made adds the false claims of both: a small deviation by chance makes
-Bartlett's test refuse and its own t-test claim. So a refusal costs the pooled degrees of freedom, and the pooled
-deviation stays as the least one; every claim is then one that the pooled test would make too. Only below UNEQUAL_BELOW,
-where deviations clearly differ, does each difference stand on its own. What remains by simulation is in docs/log.md.
+A test that selects one of two tests adds the false claims of both: a deviation that is small by chance makes
+Bartlett's test reject and its own t-test claim. So a rejection costs the pooled degrees of freedom, and the pooled
+deviation remains as a minimum; every claim is then one that the pooled test would make too. Only below UNEQUAL_BELOW,
+where deviations clearly differ, does each difference use its own. The remaining error by simulation is in docs/log.md.
 """
 
 import math
@@ -28,12 +29,12 @@ UNEQUAL_BELOW = 0.001
 
 @dataclass(frozen=True)
 class Pooled:
-    """What the arms of a study say together about the noise of a paired difference.
+    """The pooled noise of a paired difference over the arms of a study.
 
     Attributes:
         deviation: of a paired difference of two arms in one seed.
         freedom: (arms - 1)(seeds - 1).
-        arms, seeds: how many there are.
+        arms, seeds: their numbers.
         p: of Bartlett's test that the arms' deviations are equal.
     """
 
@@ -45,12 +46,12 @@ class Pooled:
 
     @property
     def refused(self) -> bool:
-        """True where the arms' deviations may differ: the degrees of freedom are a difference's own."""
+        """True if the arms' deviations may differ: the degrees of freedom are a difference's own."""
         return not self.p >= REFUSED_BELOW
 
     @property
     def unequal(self) -> bool:
-        """True where the arms' deviations clearly differ: nothing is pooled."""
+        """True if the arms' deviations clearly differ: nothing is pooled."""
         return not self.p >= UNEQUAL_BELOW
 
 
@@ -61,7 +62,7 @@ def pooled(values: Mapping[str, Mapping[int, float]]) -> Pooled | None:
         values: {arm: {seed: value}}; only finite ones.
 
     Returns:
-        None with fewer than three arms or two seeds, where arms have different seeds, or where nothing varies.
+        None with fewer than three arms or two seeds, if arms have different seeds, or if nothing varies.
     """
     seeds = sorted(next(iter(values.values()), {}))
     if len(values) < 3 or len(seeds) < 2 or any(sorted(one) != seeds for one in values.values()):
@@ -79,7 +80,7 @@ def pooled(values: Mapping[str, Mapping[int, float]]) -> Pooled | None:
 
 
 def residuals(table_KN: np.ndarray) -> np.ndarray:
-    """Returns what is left of a table [arms, seeds] after the means of its rows and of its columns."""
+    """Returns the residuals of a table [arms, seeds] after removing the means of its rows and of its columns."""
     return table_KN - table_KN.mean(1, keepdims=True) - table_KN.mean(0, keepdims=True) + table_KN.mean()
 
 

@@ -1,12 +1,12 @@
-"""Shares of successes over seeds: seeds and rows both vary, and nothing leaves the bounds of a share.
+"""Shares of successes over seeds: seeds and rows both vary, and intervals stay within the bounds of a share.
 
-One seed answers many rows. Rows of one seed tell how well that seed does; they say nothing about another seed, which
-may have found the solution or not. So the mean over seeds has the wider, at each end, of two intervals: Student's t
-over seeds, on the logit scale so that it stays within 0 and 1 (the delta method's, as in survey statistics: Korn and
-Graubard 1998), and Wilson's over the rows of all seeds, for seeds that agree better than their rows can tell.
+One seed answers many rows. Rows of one seed show how well that seed does; they say nothing about another seed, which
+may or may not have found the solution. So the mean over seeds has, at each end, the wider of two intervals: Student's t
+over seeds, on the logit scale so that it stays within 0 and 1 (delta method, as in survey statistics: Korn and Graubard
+1998), and Wilson's over the rows of all seeds, for seeds that agree better than their rows can show.
 
-Coverage by simulation is in docs/log.md. What no interval from few seeds can know is a rare second kind of seed: of
-tasks that jump, count seeds (`solving.py`).
+Coverage by simulation is in docs/log.md. No interval from few seeds can detect a rare second kind of seed: for tasks
+with a sudden transition, count seeds (`solving.py`).
 """
 
 import math
@@ -28,16 +28,16 @@ from report.statistics.intervals import (
     wilson,
 )
 
-FEWEST = 3  # seeds, for an interval over seeds
-WIDEST = 0.9  # an interval of a share wider than this says nothing
+FEWEST = 3  # minimum seeds for an interval over seeds
+WIDEST = 0.9  # a wider interval of a share is meaningless
 
-Share = tuple[float, float]  # (correct, examples), both counted as far as they are independent
+Share = tuple[float, float]  # (correct, examples), counting only independent ones
 
 
 def over_seeds(shares: Iterable[Share], level: float = 1 - CONFIDENCE) -> Estimate:
-    """Returns the mean over seeds of a share with its interval; of one seed Wilson's over its rows.
+    """Returns the mean over seeds of a share with its interval; for one seed Wilson's over its rows.
 
-    With two seeds, and where the interval would be wider than WIDEST, there is none: `over` is "few".
+    With two seeds, or if the interval would be wider than WIDEST, there is none: `over` is "few".
     """
     results = [(correct, examples) for correct, examples in shares if examples > 0]
     if not results:
@@ -55,9 +55,9 @@ def over_seeds(shares: Iterable[Share], level: float = 1 - CONFIDENCE) -> Estima
 
 
 def logit_interval(values: np.ndarray, level: float = 1 - CONFIDENCE) -> tuple[float, float]:
-    """Returns the t-interval of the mean of shares, made on the logit scale; the mean itself where nothing varies.
+    """Returns the t-interval of the mean of shares, computed on the logit scale; the mean itself if nothing varies.
 
-    logit(mean) +- t * error / (mean * (1 - mean)), turned back.
+    logit(mean) +- t * error / (mean * (1 - mean)), transformed back.
     """
     mean, number = float(values.mean()), values.size
     error = float(values.std(ddof=1)) / math.sqrt(number) if number > 1 else 0.0
@@ -71,11 +71,11 @@ def logit_interval(values: np.ndarray, level: float = 1 - CONFIDENCE) -> tuple[f
 def paired_shares(arm: Mapping[int, Share], baseline: Mapping[int, Share], noise: Noise | None = None) -> Difference:
     """Returns the paired difference of shares by seed, in shares of 1, within -1 and 1.
 
-    Seeds that all solve a task have no spread, and a t-interval would then promise a certainty that a finite number of
-    examples cannot give. So the interval is the wider, at each end, of the t-interval over seeds and of Newcombe's
+    Seeds that all solve a task have no spread, and a t-interval would then claim a certainty that a finite number of
+    examples cannot give. So the interval is, at each end, the wider of the t-interval over seeds and of Newcombe's
     hybrid score interval over all examples (Newcombe 1998, method 10), and p the larger of both kinds of test. A true
-    difference lies within -1 and 1, so cutting the interval there costs no coverage. `few` says that the interval
-    before the cut was wider than anything that a share can do, or that there are fewer than FEWEST seeds.
+    difference is within -1 and 1, so clipping the interval there costs no coverage. `few`: the interval before clipping
+    was wider than any share can differ, or there are fewer than FEWEST seeds.
     """
     seeds = [seed for seed in sorted(arm) if seed in baseline and arm[seed][1] > 0 and baseline[seed][1] > 0]
     difference = paired(

@@ -1,9 +1,9 @@
-"""Tasks that jump: the share of seeds that solve one, and the steps they took.
+"""Tasks with a sudden transition: the share of seeds that solve one, and the steps they took.
 
-Where some seeds find the solution and others do not, the mean over seeds and its interval say little: with one seed in
-five that jumps, Student's interval of 5 seeds holds the true mean 65 times in 100 (docs/log.md). So the report counts
-seeds. What solved means stands in the sweep file, `solved=dict(accuracy=0.9, loss=0.2)`: retrieval at the training
-length, and the validation loss from which on a training run has it; without it, an accuracy of DEFAULT.
+If some seeds find the solution and others do not, the mean over seeds and its interval say little: if one seed in five
+makes the transition, Student's interval of 5 seeds contains the true mean 65 times in 100 (docs/log.md). So the report
+counts seeds. The sweep file defines "solved", `solved=dict(accuracy=0.9, loss=0.2)`: thresholds of retrieval at the
+training length and of the validation loss in training; without it, an accuracy of DEFAULT.
 """
 
 import math
@@ -23,7 +23,7 @@ class Solved:
     """One arm's seeds: those that ended, done or diverged, and those that solved the task.
 
     Attributes:
-        steps: of each seed whose validation loss came down to the threshold, the first step at which it had.
+        steps: of each seed whose validation loss reached the threshold, the first step at which it did.
     """
 
     arm: str
@@ -38,7 +38,7 @@ class Solved:
 
 
 def solved(study: Study) -> list[Solved]:
-    """Returns how many seeds of each arm solved the task; none where nothing says what solving is."""
+    """Returns how many seeds of each arm solved the task; empty if "solved" is not defined."""
     accuracy, loss = _thresholds(study)
     if math.isnan(accuracy) and math.isnan(loss):
         return []
@@ -46,7 +46,7 @@ def solved(study: Study) -> list[Solved]:
 
 
 def _thresholds(study: Study) -> tuple[float, float]:
-    """Returns (accuracy, loss) from which on a seed has solved the task; nan for what does not count."""
+    """Returns the thresholds (accuracy, loss) from which a seed has solved the task; nan if unused."""
     if study.solved:
         return study.solved.get("accuracy", math.nan), study.solved.get("loss", math.nan)
     requested = any(retrieval_points(arm) for arm in study.arms)
@@ -67,7 +67,7 @@ def _arm(arm: Arm, accuracy: float, loss: float) -> Solved:
 
 
 def _first(run: Run, loss: float) -> float:
-    """Returns the first step whose validation loss is at the threshold or below; nan for none."""
+    """Returns the first step whose validation loss is at or below the threshold; nan if none."""
     for line in run.metrics:
         if number(line.get("val_loss")) <= loss:
             return number(line.get("step"))
@@ -76,7 +76,7 @@ def _first(run: Run, loss: float) -> float:
 
 
 def sentence(study: Study) -> str:
-    """Returns the shares and steps of all arms in words; empty where nothing says what solving is."""
+    """Returns the shares and steps of all arms in words; empty if "solved" is not defined."""
     result = solved(study)
     if not result:
         return ""

@@ -1,13 +1,13 @@
-"""What other text would change: the noise that documents add to a difference of losses, with that of seeds.
+"""The noise that the choice of documents adds to a difference of losses, together with that of seeds.
 
 All arms of a study are scored on the same documents, and all scalings at a length on the same blocks of rows (which
-stand for documents below), so a difference of losses is paired by seed and by document. Its
-mean over S seeds has the variance
+take the place of documents below), so a difference of losses is paired by seed and by document. Its mean over S seeds
+has the variance
 
     (between seeds) / S + (between documents) / D - (seed by document) / (S D),
 
-each estimated from the table of differences [S, D]; the last is in both others and counts once. Documents count by
-their tokens, as they do in the loss. The bootstrap beside it draws documents and seeds together (the pigeonhole
+each estimated from the table of differences [S, D]; the last is part of both others and is subtracted once. Documents
+are weighted by their tokens, as in the loss. The bootstrap draws documents and seeds together (the pigeonhole
 bootstrap, Owen 2007), the same documents for both arms.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from report.statistics.intervals import BOOTSTRAP_FROM, CONFIDENCE, RESAMPLES, expanded_tail
 
-FEWEST = 8  # documents; the spread of fewer is not known well enough to be counted
+FEWEST = 8  # documents; the spread of fewer is not estimated well enough to be counted
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Pieces:
 
 
 def differences(arm: dict[int, Pieces], baseline: dict[int, Pieces], seeds: tuple[int, ...]) -> np.ndarray | None:
-    """Returns arm - baseline, nats summed over each piece, [seeds, pieces]; None where pieces are not the same."""
+    """Returns arm - baseline, nats summed over each piece, [seeds, pieces]; None if the pieces differ."""
     both = [(arm.get(seed), baseline.get(seed)) for seed in seeds]
     rows = []
     for own, other in both:
@@ -64,7 +64,7 @@ def variance(sums_SD: np.ndarray, tokens_D: np.ndarray) -> tuple[float, float]:
 def bootstrap(
     sums_SD: np.ndarray, tokens_D: np.ndarray, level: float = 1 - CONFIDENCE, resamples: int = RESAMPLES
 ) -> tuple[float, float]:
-    """Returns the expanded percentile interval of the mean difference, documents and seeds drawn together.
+    """Returns the expanded percentile interval of the mean difference, drawing documents and seeds together.
 
     nan with fewer than BOOTSTRAP_FROM seeds, as `intervals.bootstrap`.
     """

@@ -178,7 +178,7 @@ WRONG: list[tuple[str, bytes, str]] = [
     ("x.bin", shard(TOKENS, count=101), r"x\.bin: its header has 101 tokens, the file 100"),
     ("x.bin", shard(TOKENS, count=-1), r"x\.bin: its header has -1 tokens, the file 100"),
     ("x.bin", shard(TOKENS) + b"\1", r"x\.bin: its header has 100 tokens"),
-    ("x.bin", shard(TOKENS, version=2), r"x\.bin: is a token shard of magic 20240520 version 2; known are"),
+    ("x.bin", shard(TOKENS, version=2), r"x\.bin: is a token shard of magic 20240520 version 2; supported are"),
     ("x.bin", shard(TOKENS, magic=20240522), r"x\.bin: is an evaluation file of llm\.c"),
     ("x.bin", TOKENS.astype("<u2").tobytes(), r"x\.bin: is not a token shard: it begins with 65536;.*\.u16"),
     ("x.u16", b"\1\0\2", r"x\.u16: has an odd number of bytes, 3"),

@@ -81,7 +81,7 @@ def test_a_source_needs_its_field_and_excludes_the_others(name: str, folder: Pat
     with pytest.raises(ConfigError, match=rf"data\.{SOURCES[name].field} = .*: data\.source = '{name}' needs"):
         settings(data__source=name)
     for other in {*SOURCES} - {name, "stdlib"}:
-        with pytest.raises(ConfigError, match="is also set; set one of them"):
+        with pytest.raises(ConfigError, match="is also set; set only one of them"):
             settings(**{**CASES[name](folder), **CASES[other](folder)})
 
 

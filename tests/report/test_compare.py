@@ -82,7 +82,7 @@ def test_the_command_prints_words_and_tables_or_writes_a_report(sweeps, tmp_path
     assert re.search(r"^h4 \(b\) +1\.613 ", done.stdout, re.MULTILINE)
     assert max(map(len, done.stdout.splitlines())) <= 100
     wrong = subprocess.run([*call, f"--out={sweeps[0]}"], capture_output=True, text=True, check=False)
-    assert wrong.returncode == 2 and wrong.stderr.startswith(f"error: --out={sweeps[0]}: is a sweep or a run itself")
+    assert wrong.returncode == 2 and wrong.stderr.startswith(f"error: --out={sweeps[0]}: is itself a sweep or a run")
     out = tmp_path / "deep" / "both"
     done = subprocess.run([*call, f"--out={out}"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(out / "index.html")

@@ -65,7 +65,7 @@ def test_results_from_before_distances_were_measured_are_read_and_marked(tmp_pat
     cells = dict(zip([column.key for column in table.build(study).columns], table.build(study).rows[0][1], strict=True))
     assert cells["retrieval 252"].sub.endswith(f"; {distance.UNKNOWN}")
     figure = retrieval_by_length(study)
-    assert "Distance not known, so that it may be local: everything beyond the training length." in figure.caption
+    assert "Distance not known, possibly local: everything beyond the training length." in figure.caption
     assert distance.BASELINE not in str(figure.spec)
 
 
@@ -93,7 +93,7 @@ def test_no_scaling_is_claimed_to_be_better_where_retrieval_does_not_measure_dis
     tables, said = scalings_of(tmp_path / "part", local_at(whole, 4, local))
     assert tables[4].local == (local,) and local not in [line.scaling for line in tables[4].lines]
     (sentence,) = [text for text in said if "252 tokens" in text]
-    assert "Left out, since no control shows that retrieval there measures distance: " in sentence
+    assert "Left out, because no control shows that retrieval there measures distance: " in sentence
     if local == "trained":  # nothing is left that the others could be compared with
         assert all(line.difference is None for line in tables[4].lines) and "Against" not in sentence
     else:
@@ -108,7 +108,7 @@ def test_a_length_at_which_nothing_measures_distance_is_named_and_claims_nothing
     tables, said = scalings_of(tmp_path, local_at(local_at(evaluated, 8, "linear"), 8))
     assert tables[8].lines == () and len(tables[8].local) == 2
     (sentence,) = [text for text in said if "504 tokens" in text]
-    assert "nothing is claimed. Left out, since no control shows that retrieval there measures distance: " in sentence
+    assert "nothing is claimed. Left out, because no control shows that retrieval there measures distance: " in sentence
 
 
 def test_a_condition_that_does_not_measure_distance_in_one_run_is_no_task_of_the_mean_over_tasks(tmp_path):
@@ -125,7 +125,7 @@ def test_a_condition_that_does_not_measure_distance_in_one_run_is_no_task_of_the
     assert result is not None and result.local == ("mqar at 252",) and "mqar at 252" not in result.tasks
     assert len(result.tasks) == 3
     (sentence,) = [one.text for one in words.arms(study) if "IQM" in one.text]
-    assert sentence.endswith("Left out, since no control shows that retrieval there measures distance: mqar at 252.")
+    assert sentence.endswith("Left out, because no control shows that retrieval there measures distance: mqar at 252.")
 
 
 def test_retrieval_of_unknown_distance_claims_nothing(tmp_path):

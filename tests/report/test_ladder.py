@@ -240,7 +240,7 @@ def test_a_rate_at_the_edge_of_its_grid_is_refused(tmp_path: Path) -> None:
 
 def test_a_sweep_without_a_ladder_is_refused_by_name(tmp_path: Path) -> None:
     synthetic.losses(tmp_path, {"h1": [1.8, 1.9, 1.8], "h4": [1.5, 1.6, 1.7]})
-    with pytest.raises(UserError, match="has no ladder; a sweep file asks for one"):
+    with pytest.raises(UserError, match="has no ladder; a sweep file declares one"):
         ladder.main([str(tmp_path)])
 
 
@@ -252,4 +252,4 @@ def test_the_page_has_a_section_and_figures_of_the_ladder(tmp_path: Path) -> Non
     result = claimed(study).ladder
     one, two = charts.figures(study, result)
     assert len(one.spec["datasets"]["seeds"]) == 24 and len(two.spec["datasets"]["gains"]) == 3
-    assert "Not drawn, outside of the baseline's losses: fast at amount 400" in two.caption
+    assert "Not shown, outside the baseline's losses: fast at amount 400" in two.caption

@@ -178,7 +178,7 @@ def test_an_arm_name_cannot_lead_out_of_the_sweep(tmp_path: Path) -> None:
     synthetic.losses(tmp_path / "other", {"h1": [1.8]})
     studies = [synthetic.study_json("s", {"../../other/runs/h1": synthetic.config()}, [0])]
     sweep = read(synthetic.write_sweep(tmp_path / "sweep", studies))
-    assert sweep.runs == [] and "lies outside the sweep's directory" in sweep.faults[0]
+    assert sweep.runs == [] and "is outside the sweep's directory" in sweep.faults[0]
 
 
 @pytest.mark.parametrize(

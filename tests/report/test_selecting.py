@@ -71,7 +71,7 @@ def test_every_value_of_every_arm_is_there_and_a_diverged_seed_takes_its_value_o
 
 def test_the_figure_has_a_point_for_each_value_and_rings_what_was_chosen(study: Study) -> None:
     figure = selection.loss_by_value(study)
-    assert figure is not None and "Diverged, so not drawn: h1 at 0.1." in figure.caption
+    assert figure is not None and "Diverged, not shown: h1 at 0.1." in figure.caption
     means = figure.spec["datasets"]["means"]
     assert {(row["arm"], row["value"]) for row in means} == {
         (arm, v) for arm in LOSSES for v, x in LOSSES[arm].items() if x
@@ -83,7 +83,7 @@ def test_the_figure_has_a_point_for_each_value_and_rings_what_was_chosen(study: 
 
 def test_an_edge_of_the_grid_is_a_warning_that_goes_with_the_claim(study: Study) -> None:
     (claim,) = words.arms(study)
-    message = "the best optimizer.learning_rate of h4, 0.1, is the highest tried: a better one may lie beyond"
+    message = "the best optimizer.learning_rate of h4, 0.1, is the highest tried: a better one may be outside"
     assert claim.verdict == "resolved" and claim.text.endswith(f"not like for like: {message}.")
     assert [mark.short for mark in marks(study)["h4"]] == ["edge of grid"]
     assert "chosen for each arm on seeds 7 and 8 (h1 0.01 and h4 0.1) and is reported on other seeds" in words.preface(

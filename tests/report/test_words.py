@@ -69,7 +69,7 @@ def test_several_comparisons_are_corrected_in_words(tmp_path: Path) -> None:
     )
     (open_,) = [text for text in result if text.startswith("h2 against h1")]
     assert result[open_] == "not resolved" and "beats" not in open_
-    assert "no difference resolved: its own interval leaves 0 out, but of 3 comparisons" in open_ and "p = 0.0" in open_
+    assert "no difference resolved: its own interval excludes 0, but of 3 comparisons" in open_ and "p = 0.0" in open_
 
 
 def matched(directory: Path, arm: str, **match: Any) -> None:
@@ -100,7 +100,7 @@ def test_what_the_sweep_made_equal_is_said_as_the_runs_recorded_it(tmp_path: Pat
     for seed in range(3):
         change(directory, f"h8/seed{seed}", kv_bytes_per_token=1100)
     texts = list(said(directory))
-    assert "matched KV" not in texts[0] and "was to have equal KV bytes/token, and is 7.4% off" in texts[0]
+    assert "matched KV" not in texts[0] and "should have equal KV bytes/token, and is 7.4% off" in texts[0]
     matched(directory, "h8")
     sweep = json.loads((directory / "sweep.json").read_text())
     sweep["studies"][0]["baseline"] = "h4"
@@ -173,7 +173,7 @@ def test_seeds_of_one_arm_that_differ_are_named(tmp_path: Path) -> None:
     directory = synthetic.losses(tmp_path, {"h1": [1.8, 1.81], "h4": [1.5, 1.51]})
     change(directory, "h1/seed1", attention_kernel="xla")
     assert any(
-        "h1: its own seeds have different attention kernel" in one.text for one in words.comparability(study(directory))
+        "h1: its seeds have different attention kernel" in one.text for one in words.comparability(study(directory))
     )
 
 

@@ -103,7 +103,7 @@ def test_a_list_that_grows_after_results_is_marked_with_its_looks(tmp_path):
     [
         (dict(seeds=dict(looks=(5, 10))), "seeds.care: is missing"),
         (dict(seeds=dict(looks=(5, 10), care=0.1, look=1)), "seeds: unknown key 'look'; did you mean looks?"),
-        (dict(seeds=dict(looks=(10, 5), care=0.1)), "looks must be rising whole numbers of seeds, 2 or more"),
+        (dict(seeds=dict(looks=(10, 5), care=0.1)), "looks must be increasing whole numbers of seeds, 2 or more"),
         (dict(seeds=dict(looks=5, care=0.1)), "seeds.looks = 5: must be numbers of seeds"),
         (dict(seeds=dict(looks=(5,), care=0)), "care must be a number above 0, in nats"),
         (dict(seeds=PLAN, evals=["memory"]), "must hold 'loss', by which a plan of seeds decides"),
