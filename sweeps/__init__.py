@@ -1,3 +1,3 @@
 """Sweeps: expansion of a sweep file into arms, launching, resuming, status, plans."""
 
-import configs as configs  # which tells a Python without the packages in a line
+import configs as configs  # a clear error if the packages are not installed

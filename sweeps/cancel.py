@@ -1,10 +1,10 @@
-"""python -m sweeps.cancel DIR: saves the runs of a sweep that are at work, and ends them and its launcher.
+"""python -m sweeps.cancel DIR: saves and ends the running runs of a sweep, and its launcher.
 
-Jobs that wait in a cluster's queue are taken back, also where no launcher is at work. The same launch command goes
-on from there. Exit code: 0; 1 where something is still at work after --wait.
+Jobs that wait in a cluster's queue are withdrawn, with or without a running launcher. The same launch command resumes
+the sweep. Exit code: 0; 1 if something is still running after --wait.
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m sweeps.cancel")
 
 import time
@@ -17,7 +17,7 @@ from sweeps.launchers import registry
 from sweeps.store import jobs, lease, state
 from training.run_directory.files import own
 
-SECONDS = 240.0  # a launcher gives its runs three minutes to be saved
+SECONDS = 240.0  # a launcher gives its runs three minutes to save
 
 
 def main(argv: list[str]) -> int:
@@ -32,17 +32,17 @@ def main(argv: list[str]) -> int:
 
 
 def cancel(directory: Path, wait: float = SECONDS) -> int:
-    """Ends what is at work on a sweep; returns the exit code."""
-    state.read(directory)  # a folder that is no sweep is refused
+    """Ends everything that runs for a sweep; returns the exit code."""
+    state.read(directory)  # refuses a folder that is not a sweep
     own(directory, state.PRIVATE, f"{state.PRIVATE}/jobs")
     request = directory / state.PRIVATE / state.CANCEL
     end = time.monotonic() + wait
     try:
         if _launcher_there(directory):
             request.touch()
-            print("a launcher is at work: asked to save its runs and end", flush=True)
+            print("a launcher is running: told it to save its runs and end", flush=True)
             if not _gone(directory, end):
-                raise UserError(f"{directory}: the launcher is still at work after {wait:g} s; it is still stopping")
+                raise UserError(f"{directory}: the launcher is still stopping after {wait:g} s")
         left = _queued(directory, end)
     finally:
         if not _launcher_there(directory):
@@ -50,18 +50,18 @@ def cancel(directory: Path, wait: float = SECONDS) -> int:
     board = state.run_states(directory)
     done = sum(run.complete for run in board.values())
     print(
-        f"{done} of {len(board)} runs complete; nothing is at work" if not left else f"still at work: {', '.join(left)}"
+        f"{done} of {len(board)} runs complete; nothing is running" if not left else f"still running: {', '.join(left)}"
     )
     return 1 if left else 0
 
 
 def _launcher_there(directory: Path) -> bool:
-    """Tells whether a launcher holds the directory, by its lock."""
+    """Returns whether a launcher holds the directory's lock."""
     if not (directory / state.PRIVATE / "launch.json").exists():
         return False
     try:
         with lease.hold(directory / state.PRIVATE / "launch.lock"):
-            (directory / state.PRIVATE / "launch.json").unlink(missing_ok=True)  # of one that was killed
+            (directory / state.PRIVATE / "launch.json").unlink(missing_ok=True)  # left by a killed launcher
             return False
     except lease.Held:
         return True
@@ -76,7 +76,7 @@ def _gone(directory: Path, end: float) -> bool:
 
 
 def _queued(directory: Path, end: float) -> list[str]:
-    """Takes back the jobs that no launcher watches; returns the runs of those that are still at work at the end."""
+    """Cancels the jobs that no launcher watches; returns the runs of those that are still running at the end."""
     alive = _alive(directory, registry.noted(directory))
     if alive:
         registry.cancel(alive)
@@ -89,7 +89,7 @@ def _queued(directory: Path, end: float) -> list[str]:
 
 
 def _alive(directory: Path, records: list[jobs.Record]) -> list[jobs.Record]:
-    """Returns the records of jobs that wait or run; forgets those of jobs that the engine says are over."""
+    """Returns the records of jobs that wait or run; forgets those that the launcher reports as over."""
     said = registry.states(directory, records)
     for record in records:
         if record.key in said and said[record.key].over:

@@ -1,4 +1,4 @@
-"""Runs as lines of a table: live on a terminal, plain lines elsewhere, and once for `sweeps.status`."""
+"""Runs as rows of a table: live on a terminal, plain lines elsewhere, and once for `sweeps.status`."""
 
 import math
 import sys
@@ -17,17 +17,17 @@ from sweeps.store.run_status import STATUSES, RunState
 
 COLUMNS = ("run", "status", "step", "loss", "val loss", "tokens/s", "left", "")
 COLOURS = {"done": "green", "running": "cyan", "failed": "red", "diverged": "magenta", "preempted": "yellow"}
-# What a table too long for the screen shows first.
+# Statuses shown first in a table too long for the screen.
 URGENCY = {"running": 0, "failed": 1, "diverged": 1, "preempted": 2, "done": 3, "waiting": 4}
-REFRESH = 0.25  # seconds between two drawings of the table, at least
-EVERY = 30.0  # seconds between plain lines about runs at work
+REFRESH = 0.25  # minimum seconds between redraws of the table
+EVERY = 30.0  # seconds between plain lines about running runs
 
 Row = tuple[str, ...]
 Board = Mapping[str, RunState]
 
 
 def duration(seconds: float | None) -> str:
-    """Returns a time for people: `42 s`, `3 min 5 s`, `2 h 10 min`; empty for None."""
+    """Returns a formatted duration: `42 s`, `3 min 5 s`, `2 h 10 min`; empty for None."""
     if seconds is None:
         return ""
     whole = round(seconds)
@@ -61,7 +61,7 @@ def _number(value: float | None) -> str:
 
 
 def summary(board: Board, phases: Mapping[str, str] | None = None) -> str:
-    """Returns the counts in words, and the time left where runs that are done tell how long one takes."""
+    """Returns the counts in words, and the time left if finished runs allow an estimate."""
     counts = Counter(run.status for run in board.values())
     parts = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
     evaluating = sum(phase.startswith("evaluating") for phase in (phases or {}).values())
@@ -76,12 +76,12 @@ def summary(board: Board, phases: Mapping[str, str] | None = None) -> str:
 
 
 def queued(phase: str) -> bool:
-    """Tells whether an engine has the run, and has yet to begin it; why it waits changes often and is not told anew."""
+    """Returns whether a queue has the run, not started yet; its reason changes often and is not printed each time."""
     return phase.startswith("queued")
 
 
 def time_left(board: Board, workers: int) -> float | None:
-    """Returns an estimate for the whole sweep: what runs at work have left, and the mean run's time for the others."""
+    """Returns an estimate for the whole sweep: the time left of running ones, the mean run's for the others."""
     took = [run.seconds for run in board.values() if run.status == "done" and run.seconds]
     waiting = sum(run.status in ("waiting", "preempted") for run in board.values())
     running = [run.seconds_left for run in board.values() if run.status == "running"]
@@ -91,14 +91,14 @@ def time_left(board: Board, workers: int) -> float | None:
 
 
 def aligned(rows: Sequence[Row], columns: Row = COLUMNS) -> list[str]:
-    """Returns plain lines with aligned columns, the heading first; nothing is cut."""
+    """Returns plain lines with aligned columns, the heading first; nothing is truncated."""
     cells = [columns, *rows]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
 
 
 def table(board: Board, phases: Mapping[str, str], height: int | None = None) -> Group:
-    """Returns the table for a terminal, cut to `height` lines: what needs attention is shown first."""
+    """Returns the table for a terminal, at most `height` lines; rows that need attention come first."""
     keys = list(board)
     busy = {key for key, phase in phases.items() if not queued(phase)}
     room = len(keys) if height is None else max(3, height - 6)
@@ -119,7 +119,7 @@ def table(board: Board, phases: Mapping[str, str], height: int | None = None) ->
 
 
 class LiveTable:
-    """A table on a terminal that follows the runs."""
+    """A live table of the runs on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -135,11 +135,11 @@ class LiveTable:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.shown is not None:
-            self._draw(*self.shown)  # how it ended
+            self._draw(*self.shown)  # the final state
         self.live.stop()
 
     def update(self, board: Board, phases: Mapping[str, str], changed: Collection[str] | None = None) -> None:
-        """Shows how every run stands, at most four times a second."""
+        """Shows the state of every run, at most four times a second."""
         self.shown = board, phases
         if time.monotonic() - self.last >= REFRESH:
             self._draw(board, phases)
@@ -154,7 +154,7 @@ class LiveTable:
 
 
 class Lines:
-    """A line whenever a run begins, ends or is evaluated, and now and then for those at work."""
+    """A line whenever a run starts, ends or is evaluated, and periodically for running ones."""
 
     def __init__(self, every: float = EVERY) -> None:
         self.every = every
@@ -170,7 +170,7 @@ class Lines:
         pass
 
     def update(self, board: Board, phases: Mapping[str, str], changed: Collection[str] | None = None) -> None:
-        """Prints what has changed since the last call; only `changed` is looked at, where it is given."""
+        """Prints changes since the last call; considers only `changed`, if given."""
         due = time.monotonic() - self.last >= self.every
         first = not self.shown
         for key in board if changed is None or first else sorted(changed):
@@ -180,7 +180,7 @@ class Lines:
             status = "queued" if waits else status
             differs = self.shown.get(key) != status
             self.shown[key] = status
-            # What an earlier launch has done is in the summary.
+            # Work of an earlier launch is in the summary.
             often = (first or due) and key in phases and not waits
             if (differs and not first and status != "ending") or often:
                 self.say(f"{key}: {_told(run, phases.get(key, ''))}")
@@ -189,12 +189,12 @@ class Lines:
             self.say(summary(board, phases))
 
     def say(self, line: str) -> None:
-        """Prints a line with the time."""
+        """Prints a line with a timestamp."""
         print(f"{time.strftime('%H:%M:%S')} {plain(line)}", flush=True)
 
 
 def _told(run: RunState, phase: str) -> str:
-    """Returns one run in words, for a line of its own."""
+    """Returns one run in words, for one line."""
     _, status, steps, loss, val_loss, speed, left, note = row("", run, phase)
     named = [
         (steps if run.step else "", "step {}"),
@@ -208,5 +208,5 @@ def _told(run: RunState, phase: str) -> str:
 
 
 def display() -> LiveTable | Lines:
-    """Returns what suits standard output."""
+    """Returns the display that suits standard output."""
     return LiveTable(Console()) if sys.stdout.isatty() else Lines()

@@ -1,12 +1,12 @@
-"""python -m sweeps.launch: runs a sweep file: trains what is not yet done, evaluates it, and builds the report.
+"""python -m sweeps.launch: runs a sweep file: trains the runs that are not done, evaluates them, builds the report.
 
-A plan of seeds (`seeds=dict(looks=, care=)`) is followed look by look until every comparison is decided.
-The same call again resumes: finished runs are left as they are, stopped ones continue, failed ones are tried again.
-Ctrl-C or SIGTERM saves the runs at work first; on Slurm it leaves them to the cluster. Exit code: 0; 1 where a run or
-an evaluation failed; 2 for a mistake in the sweep file or on the command line; 130 or 143 where it was stopped.
+A plan of seeds (`seeds=dict(looks=, care=)`) is followed look by look until every comparison is decided. The same
+command again resumes: finished runs are skipped, stopped ones continue, failed ones are retried. Ctrl-C or SIGTERM
+saves the running runs first; on Slurm it leaves them to the cluster. Exit code: 0; 1 if a run or an evaluation failed;
+2 for a mistake in the sweep file or on the command line; 130 or 143 if it was stopped.
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m sweeps.launch")
 
 from collections.abc import Callable
@@ -42,17 +42,17 @@ def launch(
 
     Args:
         sweep: expanded.
-        directory: the sweep's directory, new or one to go on with.
-        workers: runs at a time; None: what the machine takes, or the engine.
-        functions: what trains and evaluates.
-        report: builds the report once runs are through; it is not built where a signal stopped the sweep.
-        policy: what is done about failures.
-        where: the engine; None: this machine.
-        pack: runs of one shape that a worker trains in one program; on this machine only.
+        directory: the sweep's directory, new or to be resumed.
+        workers: runs at a time; None: as many as the machine or the cluster allows.
+        functions: for training and evaluation.
+        report: builds the report after the runs; not called if a signal stopped the sweep.
+        policy: handling of failures.
+        where: the launcher; None: this machine.
+        pack: runs of equal shapes that a worker trains in one program; on this machine only.
 
     Raises:
-        UserError: another launcher works there, the directory holds something else, or the engine is not to be had.
-        ConfigError: runs on disk contradict the sweep, or an arm is larger than this machine's memory.
+        UserError: another launcher works there, the directory has something else, or the launcher is unavailable.
+        ConfigError: runs on disk contradict the sweep, or an arm exceeds this machine's memory.
     """
     directory, where = directory.absolute(), where or engines.Where()
     where.check(sweep, directory)
@@ -106,12 +106,12 @@ def _report(report: Callable[[Path], Any], directory: Path, summary: Summary) ->
     except Exception as error:
         summary.report_error = f"{type(error).__name__}: {error}"
         again = f"{commands.spelled('report.build')} {directory}"
-        print(f"the report failed: {summary.report_error} ({again} tries again)")
+        print(f"the report failed: {summary.report_error} ({again} retries)")
 
 
 def build_report(directory: Path) -> Path:
     """Builds the report of a sweep directory; returns its page."""
-    from report.build import build  # pandas and Altair take a second, which --help should not
+    from report.build import build  # pandas and Altair take a second to import, which --help should not
 
     return build(directory)
 
@@ -121,32 +121,32 @@ def main(argv: list[str]) -> int:
     overrides, rest = cli.split_overrides(argv)
     parser = cli.parser(__doc__ or "")
     parser.add_argument("--sweep", required=True, metavar="FILE", help="a sweep file, such as configs/sweeps/demo.py")
-    parser.add_argument("--out", required=True, metavar="DIR", help="the sweep's directory; made, or gone on with")
+    parser.add_argument("--out", required=True, metavar="DIR", help="the sweep's directory; created, or resumed")
     engines.add_options(parser)
     parser.add_argument(
         "--on-failure",
         default="continue",
         metavar="WHAT",
-        help="continue (the default), or stop: begin no more runs once one has failed for good",
+        help="continue (the default), or stop: start no more runs once one has failed permanently",
     )
     parser.add_argument(
         "--retries",
         type=int,
         default=0,
         metavar="N",
-        help="times a failed run is tried again, from its last checkpoint (0)",
+        help="retries of a failed run, from its last checkpoint (0)",
     )
     parser.add_argument(
         "--pack",
         type=int,
         default=1,
         metavar="N",
-        help="train up to N runs that differ in seed, learning rate or weight decay alone in one program (1); local",
+        help="train up to N runs that differ only in seed, learning rate or weight decay in one program (1); local",
     )
     parser.add_argument(
         "--run-timeout",
         metavar="TIME",
-        help="a run that takes longer, evaluations included, is saved and counts as failed: 90s, 15m, 2h, 1d",
+        help="a run that takes longer, including evaluations, is saved and counted as failed: 90s, 15m, 2h, 1d",
     )
     parser.epilog = "--config.x=v changes a field of every arm. docs/sweeps.md: Slurm, Ray and Kubernetes."
     args = parser.parse_args(rest)

@@ -1,11 +1,12 @@
-"""python -m sweeps.plan: what every arm of a sweep costs, before anything is spent.
+"""python -m sweeps.plan: the cost of every arm of a sweep, before anything is spent.
 
-Parameters, FLOPs and KV bytes a token by formula; memory, bytes moved, collectives and (on TPUs) estimated cycles as
-the compiler has them, from shapes alone: nothing is allocated and no data is read (unless only the tokenizer knows the
-vocabulary). Arms of equal shapes are compiled once. An arm that a device is too small for is told with both numbers.
+Parameters, FLOPs and KV bytes per token by formula; memory, bytes moved, collectives and (on TPUs) estimated cycles
+from the compiler, using shapes alone: nothing is allocated and no data is read (unless only the tokenizer knows the
+vocabulary). Arms of equal shapes are compiled once. An arm that does not fit is reported with required and available
+memory.
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m sweeps.plan")
 
 import os
@@ -34,21 +35,21 @@ if TYPE_CHECKING:  # it starts JAX, which --help should not
 
 SCHEMA = 2
 PROGRAMS = ("train_step", "decode")
-ASSUMED_MFU = 0.4  # what well-tuned training of dense transformers reaches; an assumption of the hours, not a result
+ASSUMED_MFU = 0.4  # typical of well-tuned training of dense transformers; an assumption of the hours, not a result
 
 
-Known = dict[tuple[str, str], "Program"]  # by what decides a program, and its name
+Known = dict[tuple[str, str], "Program"]  # by the program's identity, and its name
 
 
 def cost(study: Study, arm: Arm, target: Target, names: Sequence[str], known: Known | None = None) -> Line:
-    """Returns what an arm costs, its programs compiled for a target.
+    """Returns the cost of an arm, with its programs compiled for a target.
 
     Args:
         study: the arm's.
         arm: which.
         target: what to compile for.
         names: of the programs.
-        known: what other arms compiled to, by what decides it; filled here.
+        known: programs compiled for other arms, by identity; updated here.
     """
     from models import counting, platform
     from sweeps.plans import programs as plan_programs
@@ -58,7 +59,7 @@ def cost(study: Study, arm: Arm, target: Target, names: Sequence[str], known: Kn
     with platform.compiling_for(target.platform):
         element = plan_programs.programs.element_bytes(config)
     tokens, flops = budget(config, lambda length: counting.flops_per_token(config.model, length)["value"])
-    if config.init_state == "branch" and tokens and flops:  # the rest is the longer run's
+    if config.init_state == "branch" and tokens and flops:  # the rest is part of the longer run
         tokens, flops = round(tokens * config.optimizer.decay_share), flops * config.optimizer.decay_share
     start = time.perf_counter()
     largest = with_largest_stage(config)
@@ -84,14 +85,14 @@ def cost(study: Study, arm: Arm, target: Target, names: Sequence[str], known: Kn
 
 
 def hours_at_mfu(flops: float | None, chip: "Chip | None", devices: int) -> dict[str, float] | None:
-    """Returns how long training takes at ASSUMED_MFU of the devices' published peak; None where either is unknown."""
+    """Returns the training time at ASSUMED_MFU of the devices' published peak; None if either is unknown."""
     if flops is None or chip is None:
         return None
     return {"mfu": ASSUMED_MFU, "hours": flops / (ASSUMED_MFU * chip.flops * devices) / 3600}
 
 
 def with_largest_stage(config: ConfigDict) -> ConfigDict:
-    """Returns the config at its stage of the most tokens a step (of the longest, where several have as many)."""
+    """Returns the config at its stage with the most tokens per step (of several, the longest)."""
     _, length, batch = max(stages(config), key=lambda stage: (stage[1] * stage[2], stage[1]))
     changed = validate.from_dict(validate.to_dict(config))
     changed.data.length, changed.data.batch_size = length, batch
@@ -101,7 +102,7 @@ def with_largest_stage(config: ConfigDict) -> ConfigDict:
 def budget(config: ConfigDict, flops_per_token: Callable[[int], float]) -> tuple[int | None, float | None]:
     """Returns (tokens, FLOPs) of a run's training; None for a budget in seconds.
 
-    Stages of the curriculum come first and cost what their own lengths and batches cost.
+    Stages of the curriculum come first, with the cost of their own lengths and batch sizes.
     """
     kind, left = config.budget.kind, float(config.budget.amount)
     if kind == "seconds":
@@ -127,7 +128,7 @@ def stages(config: ConfigDict) -> Iterator[tuple[float, int, int]]:
 def plan(
     sweep: Sweep, target: Target, names: Sequence[str], message: Callable[[str], None] = lambda _: None
 ) -> list[Line]:
-    """Returns what every arm costs; `message` hears the name of each when it is through."""
+    """Returns the cost of every arm; `message` is called with the name of each finished one."""
     lines: list[Line] = []
     known: Known = {}
     for study in sweep.studies:
@@ -145,7 +146,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--target",
         default="cpu",
-        help="what to compile for: cpu (the default) or gpu, which are this machine's; or what need not be here: TPUs "
+        help="what to compile for: cpu (the default) or gpu, of this machine; or hardware that is not here: TPUs "
         "v5e:1x1, v5e:2x2, v6e:..., v5p:... (the extra tpu), GPUs h100:1, h100:8, h200:..., a100:..., b200:... "
         "(the extra plan-gpu)",
     )
@@ -154,15 +155,15 @@ def main(argv: list[str]) -> int:
         metavar="NAMES",
         help=f"which to compile, of {','.join(PROGRAMS)}: by default train_step on the cpu, all elsewhere",
     )
-    parser.add_argument("--json", metavar="FILE", help="also write the plan there")
-    parser.epilog = "--config.x=v changes a field of every arm. Exit code 1 where an arm does not fit or not compile."
+    parser.add_argument("--json", metavar="FILE", help="also write the plan as JSON")
+    parser.epilog = "--config.x=v changes a field of every arm. Exit code 1 if an arm does not fit or compile."
     args = parser.parse_args(rest)
     targets.check(args.target)
     names = _programs(args.programs, args.target)
     sweep = expand.load(args.sweep, overrides)
     startup.flags()
     if args.target in targets.LOCAL and os.environ.get("JAX_PLATFORMS"):
-        resources.machine()  # refuses a platform that is not here, though the CPU could be planned for
+        resources.machine()  # refuses a platform that is not here, even if the CPU could be planned for
     target = targets.open_target(args.target)
     _remember(target)
     lines = _with_progress(sweep, target, names)
@@ -177,12 +178,12 @@ def _programs(given: str | None, target: str) -> tuple[str, ...]:
         return PROGRAMS[:1] if target == "cpu" else PROGRAMS
     names = tuple(name.strip() for name in given.split(","))
     if unknown := [name for name in names if name not in PROGRAMS]:
-        raise UserError(f"--programs={given}: {unknown[0]!r} is none of {', '.join(PROGRAMS)}")
+        raise UserError(f"--programs={given}: {unknown[0]!r} is not one of {', '.join(PROGRAMS)}")
     return tuple(dict.fromkeys(names))
 
 
 def _remember(target: Target) -> None:
-    """Has JAX keep what it compiles, where it can read it again (`plan_targets.open_target`)."""
+    """Lets JAX cache what it compiles, if it can read it again (`plan_targets.open_target`)."""
     from training.runtime.compilation import enable_cache
 
     if target.name in targets.LOCAL:

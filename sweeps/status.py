@@ -1,11 +1,10 @@
-"""python -m sweeps.status DIR: a line per run of a sweep: status, step, loss, time left, errors; then the counts.
+"""python -m sweeps.status DIR: one line per run of a sweep: status, step, loss, time left, errors; then the counts.
 
-The runs' own files are read, and where Slurm has runs it is asked. A failed run's last lines follow (--log). It works
-beside a launcher, on another machine, and without JAX. --watch shows it again and again until nothing is left to do or
-Ctrl-C.
+It reads the runs' own files, and queries Slurm about runs that are there. A failed run's last lines follow (--log). It
+works beside a launcher, on another machine, and without JAX. --watch repeats until nothing is left to do or Ctrl-C.
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m sweeps.status")
 
 import sys
@@ -28,16 +27,14 @@ from sweeps.store import state
 from sweeps.store.run_status import RunState
 
 LINES = 5  # of the log of a failed run
-BYTES = 16384  # at the end of a log that hold its last lines
+BYTES = 16384  # bytes at the end of a log in which its last lines are searched
 
 
 def main(argv: list[str]) -> int:
     """The command."""
     parser = cli.parser(__doc__ or "")
     parser.add_argument("directory", metavar="DIR", help="the sweep's directory (--out of sweeps.launch)")
-    parser.add_argument(
-        "--watch", nargs="?", const="2", metavar="SECONDS", help="show it again every so many seconds (2)"
-    )
+    parser.add_argument("--watch", nargs="?", const="2", metavar="SECONDS", help="repeat every SECONDS (2)")
     parser.add_argument(
         "--log", type=int, default=LINES, metavar="N", help="last lines of a failed run's log (%(default)s)"
     )
@@ -59,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 
 def run_states(directory: Path) -> tuple[dict[str, RunState], str]:
-    """Returns how every run stands by its files and by the engine that has it; and a line where that is silent."""
+    """Returns the state of every run from its files and its cluster; and a message if that does not answer."""
     return registry.overlay(directory, state.run_states(directory))
 
 
@@ -127,12 +124,12 @@ def watch(directory: Path, every: float, log: int) -> None:
 
 
 def fitting(lines: list[str], room: int) -> list[str]:
-    """Returns what of the logs a screen has room for beside the table."""
-    return lines if len(lines) <= room else [*lines[: room - 1], "... (without --watch, all of them are shown)"]
+    """Returns the part of the logs that fits a screen beside the table."""
+    return lines if len(lines) <= room else [*lines[: room - 1], "... (without --watch, all lines are shown)"]
 
 
 def over(directory: Path, board: Mapping[str, RunState]) -> bool:
-    """Tells whether no launcher is at work and no run waits or is at work, nor any of its evaluations."""
+    """Returns whether no launcher is running and no run or evaluation waits or runs."""
 
     def ended(run: RunState) -> bool:
         return run.status in ("diverged", "failed") or (run.status == "done" and not run.missing)
@@ -151,7 +148,7 @@ def logs(directory: Path, board: Mapping[str, RunState], number: int) -> list[st
 
 
 def tail(path: Path, number: int) -> list[str]:
-    """Returns a file's last lines, without reading all of it, and without the characters that move a cursor."""
+    """Returns a file's last lines, without reading all of it, and without terminal control characters."""
     try:
         with ordinary(path).open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - BYTES))

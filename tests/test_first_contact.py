@@ -66,7 +66,7 @@ def test_an_unknown_evaluation_and_a_missing_baseline_show_what_there_is() -> No
     given = dict(name="t", base="configs/tiny.py", axes=[{"model.num_heads": [1, 2]}], arm="h{model.num_heads}")
     with pytest.raises(ConfigError, match=r"unknown evaluation 'perplexity'.*; there are .*loss.*retrieval"):
         expand.expand(given | {"evals": ["perplexity"]}, file=Path("x.py"))
-    with pytest.raises(ConfigError, match=r"baseline = 'base' is no arm.*; the arms are h1, h2"):
+    with pytest.raises(ConfigError, match=r"baseline = 'base' is not an arm.*; the arms are h1, h2"):
         expand.expand(given | {"baseline": "base"}, file=Path("x.py"))
 
 

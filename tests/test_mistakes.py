@@ -142,7 +142,7 @@ def test_a_field_that_is_fixed_and_an_axis(tmp_path: Path) -> None:
     sweep: dict[str, Any] = {"name": "it", "base": str(tmp_path / "preset.py"), "fixed": {"model.num_heads": 4}}
     path = tmp_path / "sweep.py"
     path.write_text(kinds._as_python(sweep | {"axes": [{"model.num_heads": [1, 2]}]}))
-    with pytest.raises(ConfigError, match=r"fixed: model\.num_heads is an axis too; take one away"):
+    with pytest.raises(ConfigError, match=r"fixed: model\.num_heads is an axis too; remove one"):
         expand.load(path)
     path.write_text(kinds._as_python(sweep | {"axes": [{"chain": [{"model.num_heads": 1}, {"model.width": 32}]}]}))
     assert [arm.config.model.num_heads for arm in expand.load(path).studies[0].arms] == [1, 4]

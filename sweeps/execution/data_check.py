@@ -1,4 +1,4 @@
-"""Whether the files that the arms of a sweep name are there, told of all arms before anything is launched. No JAX."""
+"""Checks that the data files of all arms exist, before anything is launched. No JAX."""
 
 import glob
 import os
@@ -12,10 +12,10 @@ from sweeps.spec.sweep import Sweep
 
 
 def check(sweep: Sweep) -> None:
-    """Makes sure that each path in the arms' data leads to something.
+    """Checks that each data path of the arms matches something.
 
     Raises:
-        ConfigError: a line for each path that does not, with the arms that name it.
+        ConfigError: a line for each path that does not, with its arms.
     """
     arms: dict[str, list[str]] = {}
     for study in sweep.studies:
@@ -24,13 +24,13 @@ def check(sweep: Sweep) -> None:
                 arms.setdefault(problem, []).append(arm.name)
     if arms:
         raise ConfigError(
-            f"{problem} (seen from {os.getcwd()}; {', '.join(names[:5])}{' and others' if len(names) > 5 else ''})"
+            f"{problem} (in {os.getcwd()}; {', '.join(names[:5])}{' and others' if len(names) > 5 else ''})"
             for problem, names in arms.items()
         )
 
 
 def missing(config: ConfigDict) -> list[str]:
-    """Returns what is wrong with the paths of a resolved config's data."""
+    """Returns the problems with the data paths of a resolved config."""
     data, result = config.data, []
     for name in ("path", "validation_path"):
         if data[name] and not _there(data[name]):
@@ -40,7 +40,7 @@ def missing(config: ConfigDict) -> list[str]:
             if one.get(name) and not _there(one[name]):
                 result.append(f"data.mixture[{index}].{name} = {one[name]!r}: no file matches")
     if data.tokenizer and data.tokenizer not in TOKENIZERS and not Path(data.tokenizer).expanduser().exists():
-        result.append(f"data.tokenizer = {data.tokenizer!r}: there is no such file")
+        result.append(f"data.tokenizer = {data.tokenizer!r}: no such file")
     return result
 
 

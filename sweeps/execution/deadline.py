@@ -1,4 +1,4 @@
-"""A job's time limit, and what SIGTERM means while it works: stop where you are, and save."""
+"""A job's time limit, and SIGTERM handling: stop at the current point, and save."""
 
 import os
 import signal
@@ -9,34 +9,34 @@ from typing import Any
 
 from configs import interrupt
 
-SAVING = 120.0  # seconds that a run has to save itself before its process is ended
+SAVING = 120.0  # seconds that a run has to save itself before its process is killed
 
 EXIT = 75  # EX_TEMPFAIL
 
 
 class Deadline:
-    """Turns SIGTERM into KeyboardInterrupt for a block, and sends this process one after `seconds`.
+    """Turns SIGTERM into KeyboardInterrupt for a block, and sends this process a SIGTERM after `seconds`.
 
-    A trainer that catches SIGTERM itself saves and returns; whatever else runs is interrupted by the exception. Outside
-    of the main thread, which alone receives signals, the block has its time limit but no handler.
+    A trainer that catches SIGTERM itself saves and returns; anything else is interrupted by the exception. Outside the
+    main thread, which alone receives signals, the block has its time limit but no handler.
 
     Args:
         seconds: None: no limit.
-        saving: a process that does not answer is ended after so many seconds more, with exit code EXIT.
+        saving: a process that does not respond is killed after this many further seconds, with exit code EXIT.
     """
 
     def __init__(self, seconds: float | None, saving: float = SAVING) -> None:
         self.seconds, self.saving = seconds, saving
         self.passed = False
         self.over = threading.Event()
-        self.lock = threading.Lock()  # no signal is sent once the block has ended
+        self.lock = threading.Lock()  # prevents a signal after the block has ended
         self.before: Any = None
         self.main = threading.current_thread() is threading.main_thread()
 
     @property
     def message(self) -> str:
-        """What a run's files say of it."""
-        return f"timed out: not through after {self.seconds:g} s (--run-timeout)"
+        """The message recorded in the run's files."""
+        return f"timed out: not finished after {self.seconds:g} s (--run-timeout)"
 
     def __enter__(self) -> "Deadline":
         if self.main:
@@ -55,7 +55,7 @@ class Deadline:
             signal.signal(signal.SIGTERM, self.before if self.before is not None else signal.SIG_DFL)
 
     def _watch(self, seconds: float) -> None:
-        # In slices: what sleeps in one piece wakes late on a machine that was suspended.
+        # In slices: a single long sleep wakes late on a machine that was suspended.
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if self.over.wait(min(left, 60.0)):

@@ -1,4 +1,4 @@
-"""The launcher's loop: what is to be done, where it is done next, what becomes of it. The same for every engine."""
+"""The launcher's loop: what is left to do, where it runs next, and how it ended. The same for every launcher."""
 
 import signal
 import time
@@ -28,21 +28,21 @@ GRACE = 180.0  # seconds that runs have to save themselves
 
 
 class Display(Protocol):
-    """Whom the launcher tells."""
+    """Receives the launcher's messages."""
 
     def update(self, board: dict[str, RunState], phases: dict[str, str], changed: Collection[str]) -> None:
-        """Shows how every run stands; `phases` says what is being done with those at work.
+        """Shows the state of every run; `phases` describes what running ones are doing.
 
-        `changed` names the runs that were at work or otherwise changed since the last call.
+        `changed` has the runs that were running or changed since the last call.
         """
 
     def say(self, line: str) -> None:
-        """Tells one line."""
+        """Prints one line."""
 
 
 @dataclass(frozen=True)
 class Functions:
-    """What workers call, as `module:function`; tests put others here."""
+    """The functions that workers call, as `module:function`; tests replace them."""
 
     train: str = TRAIN
     evaluate: str = EVALUATE
@@ -71,7 +71,7 @@ def signals() -> Iterator[list[int]]:
 
 
 class Driver:
-    """One launch of a sweep: runs what is left, keeps the files consistent, tells the display."""
+    """One launch of a sweep: runs what is left, keeps the files consistent, updates the display."""
 
     def __init__(
         self,
@@ -85,14 +85,14 @@ class Driver:
         policy: Policy | None = None,
         pack: int = 1,
     ) -> None:
-        """Takes the engine with its places; `exclusive`: timed evaluations must have the machine for themselves."""
+        """`exclusive`: timed evaluations must have the machine for themselves."""
         self.pack = pack  # runs that a worker may train in one program
         self.directory, self.engine, self.display = directory, engine, display
         self.functions, self.policy = functions or Functions(), policy or Policy()
         self.sweep, self.announced = sweep, set[str]()
         self.runs = {run.key: run for run in sweep.runs()}
         self.board = {key: self._read(run) for key, run in self.runs.items()}
-        self.changed = set(self.board)  # runs whose entry on the board the display has not seen
+        self.changed = set(self.board)  # runs whose entry on the board has not been displayed
         self.last: dict[int, tuple[str, str]] = {}  # place -> the arm whose programs its worker has compiled
         self.active: dict[int, Job] = {}
         self.resumed: Counter[str] = Counter()
@@ -109,20 +109,20 @@ class Driver:
         return Waiting(expected, needs=self._needs, ready=self._is_ready)
 
     def _take_over(self, expected: dict[str, Job]) -> None:
-        """Leaves the runs alone that an engine has already: this one's go on, another's are told."""
+        """Leaves runs alone that a queue already has: this launcher's jobs continue, others are reported."""
         self.active.update(self.engine.adopt(_Bound(expected, self._bound)))
         taken = {job.key for job in self.active.values()}
         records = [record for record in registry.noted(self.directory) if record.key not in taken]
         said = registry.states(self.directory, records)
         for record in records:
-            word = said.get(record.key)  # None: Slurm cannot be asked here
+            word = said.get(record.key)  # None: Slurm cannot be queried here
             if word is not None and word.over:
                 jobs.forget(self.directory, record.arm, record.seed)
             elif word is not None and record.key in expected:
                 taken.add(record.key)
                 self.summary.busy[record.key] = (
                     f"{record.engine} has it as job {record.id} ({word.state}); "
-                    f"{commands.spelled('sweeps.cancel')} {self.directory} takes it back"
+                    f"{commands.spelled('sweeps.cancel')} {self.directory} withdraws it"
                 )
         self.waiting = self._waiting(job for key, job in expected.items() if key not in taken)
 
@@ -131,9 +131,9 @@ class Driver:
         return run_status.read(workdir, run.evals, state.total_steps(run.base), run.base.budget.amount)
 
     def _job(self, run: Run, *, timed: bool) -> Job | None:
-        """Returns what is left to do for a run, or None. Evaluations that failed are tried again.
+        """Returns what is left to do for a run, or None. Failed evaluations are retried.
 
-        What was measured of a run that is not done yet will not be of the finished run.
+        Results of a run that is not done yet would not be of the finished run.
         """
         stands = self.board[run.key]
         if stands.status == "diverged":
@@ -144,18 +144,18 @@ class Driver:
         if stands.status == "done" and not evals:
             return None
         return Job(
-            str(self.directory), run.study, run.arm, run.seed, {}, evals,  # its config is filled in when it begins
+            str(self.directory), run.study, run.arm, run.seed, {}, evals,  # the config is filled in at the start
             self.functions.train, self.functions.evaluate, self.policy.timeout, self.functions.together,
         )  # fmt: skip
 
     def _needs(self, job: Job) -> list[str]:
-        """Returns the runs whose end may let a job begin: the one it continues, and those that choose its field."""
+        """Returns the runs that a job may have to wait for: the one it continues, and those that select its field."""
         run = self.runs[job.key]
         before = chains.parent(run)
         return [*([before] if before else []), *(run.select.keys(run.arm) if run.select else [])]
 
     def _is_ready(self, job: Job) -> bool:
-        """Tells whether a job could begin now: a run that continues another begins when that one is done."""
+        """Returns whether a job could start now: a run that continues another starts when that one is done."""
         run = self.runs[job.key]
         before = chains.parent(run)
         begun = not before or self.board[job.key].status != "waiting" or self.board[before].status == "done"
@@ -164,7 +164,7 @@ class Driver:
         return begun and select.ready(run, self.board) and not select.unrunnable(self.directory, run)
 
     def _timed_jobs(self) -> list[Job]:
-        """Returns the timed evaluations that are left, alone: what has failed in this launch is not tried twice."""
+        """Returns the remaining timed evaluations, which run alone; what failed in this launch is not retried."""
         done = [run for run in self.runs.values() if self.board[run.key].status == "done"]
         jobs = [job for run in done if (job := self._job(run, timed=True)) is not None]
         timed = [replace(job, evals=tuple(name for name in job.evals if name in TIMED)) for job in jobs]
@@ -195,7 +195,7 @@ class Driver:
         self._show()
 
     def _look_at_sweep_json(self) -> None:
-        """Begins no more runs once somebody has replaced sweep.json: what is wanted is no longer known."""
+        """Starts no more runs once sweep.json was replaced: the sweep's content is then unknown."""
         if self.summary.replaced or not self.written.replaced():
             return
         self.summary.replaced = self.halted = True
@@ -222,7 +222,7 @@ class Driver:
             self.last[place] = (job.study, job.arm)
 
     def _chosen(self, job: Job) -> Job:
-        """Returns the job with its config, and what was chosen for its arm in it, which sweep.json then records."""
+        """Returns the job with its config, with its arm's selected value, which is recorded in sweep.json."""
         run = self.runs[job.key]
         if run.select is not None and run.arm not in self.announced:
             state.record(self.directory, self.sweep, now())
@@ -239,7 +239,7 @@ class Driver:
         return replace(job, config=state.bound(self.directory, config, job.workdir))
 
     def _put(self, key: str, stands: RunState) -> None:
-        """Sets how a run stands, and looks again at the runs that wait for it."""
+        """Sets a run's state, and checks the runs that wait for it."""
         if stands == self.board[key]:
             return
         self.board[key] = stands
@@ -252,7 +252,7 @@ class Driver:
         return next((place for place in homes if place in self.engine.free()), otherwise)
 
     def _settle(self, ended: Ended, stopping: bool = False) -> None:
-        """Makes a run's files say how it ended, and takes it up again where that is right."""
+        """Updates a run's files with how it ended, and resumes it if appropriate."""
         others = ended.outcome.others if ended.outcome else (None,) * len(ended.job.companions)
         for other, outcome in zip(ended.job.companions, others, strict=True):
             self._settle(Ended(ended.place, other, outcome, ended.reason, ended.how), stopping)
@@ -283,7 +283,7 @@ class Driver:
             self._again(job)
 
     def _again(self, job: Job) -> None:
-        """Tries a run again whose training or evaluation failed, as often as the policy has it, or begins no more."""
+        """Retries a run whose training or evaluation failed, as often as the policy allows, or starts no more."""
         stands = self.board[job.key]
         failed = stands.status == "failed" or any(name in stands.eval_errors for name in job.evals)
         if not failed:
@@ -295,17 +295,17 @@ class Driver:
             self.waiting.add(job)
         elif self.policy.on_failure == "stop" and not self.halted:
             self.halted = True
-            self.display.say(f"{job.key} failed: no more runs begin (--on-failure=stop), those at work end")
+            self.display.say(f"{job.key} failed: no more runs start (--on-failure=stop), running ones finish")
             self.engine.withdraw()
 
     def _left(self, job: Job, reason: str) -> None:
-        """The engine ended a job, or somebody had it do so: the run stays where it was saved."""
+        """The cluster or somebody ended a job: the run stays where it was saved."""
         stands = self._read(self.runs[job.key])
         if stands.status in ("running", "preempted", "failed") and job.workdir.joinpath("run.json").exists():
             state.mark(job.workdir, status="preempted", error=reason, updated=now())
 
     def _died(self, job: Job, reason: str, stopping: bool) -> None:
-        """A worker died without a word: the run is marked as far as it is not, or its evaluation is."""
+        """A worker died without a message: marks the run as failed, unless it is finished, or its evaluation."""
         stands = self._read(self.runs[job.key])
         if stands.status == "done":
             left = [name for name in job.evals if name in stands.missing]
@@ -318,7 +318,7 @@ class Driver:
             state.mark(job.workdir, status="failed", error=reason, updated=now())
 
     def _stop(self, caught: list[int]) -> None:
-        """Has the runs at work saved; a second signal ends them as they are."""
+        """Lets running runs save; a second signal kills them."""
         if not self.active:
             return
         number = len(self._at_work())
@@ -328,7 +328,7 @@ class Driver:
                 f"{commands.spelled('sweeps.cancel')} {self.directory} ends them"
             )
             return
-        self.display.say(f"stopping: {number} run{'s' * (number > 1)} being saved (again to end at once)")
+        self.display.say(f"stopping: {number} run{'s' * (number > 1)} being saved (press again to end at once)")
         self.stopping = True
         self.engine.stop()
         end = time.monotonic() + GRACE
@@ -350,7 +350,7 @@ class Driver:
         self.changed = {job.key for _, job in at_work}
 
     def _at_work(self) -> list[tuple[int, Job]]:
-        """Returns (place, job) of every run at work, each of a pack's too."""
+        """Returns (place, job) of every running run, including those in packs."""
         return [(place, one) for place, job in self.active.items() for one in (job, *job.companions)]
 
     def _phase(self, place: int, job: Job) -> str:
@@ -366,7 +366,7 @@ class Driver:
         return "running" if stands.status == "running" else "starting"
 
     def _sum_up(self, caught: bool) -> None:
-        """Says of every run that is not complete why."""
+        """Records for every incomplete run why it is incomplete."""
         for key, run in self.runs.items():
             stands = self.board[key] = self._read(run)
             if stands.status == "failed":
@@ -376,7 +376,7 @@ class Driver:
             elif stands.status == "diverged":
                 self.summary.diverged[key] = stands.error_line
             elif stands.status == "waiting" and self.resumed.get(key, 0) > RESUMPTIONS:
-                self.summary.failed[key] = f"lost {self.resumed[key]} times before it began: {self.lost[key]}"
+                self.summary.failed[key] = f"lost {self.resumed[key]} times before it started: {self.lost[key]}"
             elif stands.status == "waiting":
                 self.summary.not_begun += self.halted
                 self._not_begun(key)
@@ -388,7 +388,7 @@ class Driver:
                 self.summary.eval_errors[key] = dict(stands.eval_errors)
 
     def _not_begun(self, key: str) -> None:
-        """Says of a run that waited for others what became of those."""
+        """Records for a run that waited for others what became of those."""
         if why := select.unrunnable(self.directory, self.runs[key]):
             self.summary.diverged[key] = why
         if (why := select.blocked_by(self.runs[key], self.board)) and self.summary.stopped_by is None:
@@ -399,11 +399,11 @@ class Driver:
         if before is None or stands.status == "done" or self.summary.stopped_by is not None:
             return
         message = self.summary.diverged if stands.status == "diverged" else self.summary.failed
-        message[key] = f"not begun: {before}, which it continues, is {stands.status}"
+        message[key] = f"not started: {before}, which it continues, is {stands.status}"
 
 
 class _Bound(Mapping[str, Job]):
-    """Jobs by their runs, each with its config filled in when it is looked up."""
+    """Jobs by their runs, each with its config filled in on access."""
 
     def __init__(self, jobs: Mapping[str, Job], bound: Callable[[Job], Job]) -> None:
         self._jobs, self._bound = jobs, bound

@@ -1,7 +1,7 @@
-"""Whether this machine can hold an arm at all, told of each before anything is launched. Arithmetic alone, no JAX.
+"""Whether an arm can fit into this machine's memory, checked for all arms before launching. Arithmetic only, no JAX.
 
-What is held here against the memory is what no compiler can do without; a program needs more, for its activations
-above all, and `sweeps.plan` has that to the byte.
+The check uses the minimum that every program needs; programs need more, above all for activations, and `sweeps.plan`
+has the exact bytes.
 """
 
 from pathlib import Path
@@ -20,15 +20,15 @@ from training.devices import memory
 
 
 def check(sweep: Sweep, directory: Path, here: Machine) -> None:
-    """Makes sure that every arm with runs left to train could fit.
+    """Checks that every arm with runs left to train could fit.
 
     Args:
         sweep: expanded.
-        directory: the sweep's; arms whose runs are all there already are let be.
-        here: where the runs would train.
+        directory: the sweep's; arms whose runs have all started are not checked.
+        here: the machine that trains the runs.
 
     Raises:
-        ConfigError: arms cannot fit; a line each, with what it needs and what there is.
+        ConfigError: arms cannot fit; one line each, with required and available memory.
     """
     problems = []
     for study in sweep.studies:
@@ -38,14 +38,14 @@ def check(sweep: Sweep, directory: Path, here: Machine) -> None:
                 problems.append(
                     f"{arm.name} does not fit: its parameters, gradients and optimizer alone need {size(needed)}, and "
                     f"this {'machine' if here.platform == 'cpu' else here.platform} has {size(here.memory)} "
-                    f"({commands.spelled('sweeps.plan')} --sweep={sweep.file} tells all that an arm needs)"
+                    f"({commands.spelled('sweeps.plan')} --sweep={sweep.file} shows all that an arm needs)"
                 )
     if problems:
         raise ConfigError(problems)
 
 
 def held(config: ConfigDict, here: Machine) -> int:
-    """Returns the least bytes that a device must hold for a resolved config's training step."""
+    """Returns the minimum bytes on a device for a resolved config's training step."""
     return memory.held(config, here.platform, here.devices)
 
 

@@ -1,7 +1,7 @@
-"""One run trained by several processes: each of them has `train.py` do it in a process of its own, and waits.
+"""One run trained by several processes: each starts `train.py` as a subprocess, and waits.
 
-A process that has joined others (`jax.distributed`) can do nothing alone any more, and holds its devices. So what an
-engine starts stays outside: the first of them evaluates when training is over, and devices are free by then.
+A process that has joined others (`jax.distributed`) can no longer work alone, and holds its devices. So the launcher's
+own process stays outside: the first of them evaluates when training has finished and the devices are free.
 """
 
 import os
@@ -24,17 +24,17 @@ from training.run_directory.files import write_json
 from training.runtime import process as processes
 
 TRAIN = "sweeps.execution.multiprocess:train"
-KNOWN = (0, 3, 4)  # exit codes of train.py after which run.json tells how the run stands
+KNOWN = (0, 3, 4)  # exit codes of train.py after which run.json has the run's state
 
 
 def train(config: ConfigDict, workdir: str, env: Mapping[str, str] | None = None) -> None:
-    """Has `train.py` train beside the processes that the environment tells it of; run.json says how it went.
+    """Runs `train.py` together with the other processes named by the environment; run.json has the result.
 
-    Being told to stop (by SIGTERM, or Ray's SIGINT) is passed on once, as SIGINT: an engine that signals all processes
-    has sent SIGTERM to train.py already, and of a second one of a kind it would die.
+    A request to stop (SIGTERM, or Ray's SIGINT) is passed on once, as SIGINT: a cluster that signals all processes has
+    already sent SIGTERM to train.py, and a second signal of the same kind would kill it.
 
     Raises:
-        UserError: it refused, or could not go on; its line is in the log.
+        UserError: it refused the run, or could not continue; its message is in the log.
         RuntimeError: it died.
         KeyboardInterrupt: it was stopped before it could save anything.
     """
@@ -47,7 +47,7 @@ def train(config: ConfigDict, workdir: str, env: Mapping[str, str] | None = None
         write_json(file.name, fields.to_dict(config))
         command = [sys.executable, str(cli.CHECKOUT / "train.py"), f"--config={file.name}", f"--workdir={workdir}"]
         before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        # Slurm's notice of a time limit goes to every process; train.py would die of it.
+        # Slurm's notice of a time limit goes to every process, and would kill train.py.
         quiet = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         child = subprocess.Popen(command, env={**os.environ, **(env or {})})
         signal.signal(signal.SIGUSR2, quiet)
@@ -75,7 +75,7 @@ def train(config: ConfigDict, workdir: str, env: Mapping[str, str] | None = None
 
 
 def follow(job: Job, env: Mapping[str, str] | None = None) -> Outcome:
-    """Does the part of a process that is not the first: training alone, as long as there is some to do."""
+    """The part of every process but the first: trains only, as long as there is work."""
     status: Any = run_status.read(job.workdir, amount=budget_amount(job)).status
     if status in run_status.FINISHED:
         return Outcome(status)

@@ -1,7 +1,7 @@
-"""Packs: several runs given to one worker, which trains them in one program (`training/loop/packed.py`). No JAX.
+"""Packs: several runs trained by one worker in one program (`training/loop/packed.py`). No JAX.
 
-A pack is a job with companions. Each of its runs has its own lock, run directory, log and outcome, and is evaluated by
-itself; one that cannot be trained with the others is trained alone.
+A pack is a job with companions. Each of its runs has its own lock, run directory, log and outcome, and is evaluated
+separately; a run that cannot be trained with the others is trained alone.
 """
 
 import os
@@ -22,19 +22,19 @@ from training.loop import pack_compat
 
 
 def check(number: int, launcher: str, packs: bool) -> None:
-    """Makes sure that --pack can be done by a launcher, which says whether it `packs`.
+    """Checks that a launcher supports --pack; `packs` says whether it does.
 
     Raises:
-        UserError: it cannot.
+        UserError: it does not.
     """
     if number < 1:
         raise UserError(f"--pack={number}: must be 1 or more")
     if number > 1 and not packs:
-        raise UserError(f"--pack={number}: --launcher={launcher} gives each run a process of its own; must be 1")
+        raise UserError(f"--pack={number}: --launcher={launcher} gives each run its own process; must be 1")
 
 
 def companions(job: Job, others: Iterable[Job], most: int, chosen: Callable[[Job], Job]) -> list[tuple[Job, Job]]:
-    """Returns the jobs that can train with `job`, `most` of them: (as they wait, with the values chosen for them)."""
+    """Returns up to `most` jobs that can train with `job`: (as they wait, with the values selected for them)."""
     key = pack_compat.key(fields.from_dict(job.config)) if most > 0 and _trains(job) else None
     if key is None:
         return []
@@ -54,9 +54,9 @@ def _trains(job: Job) -> bool:
 
 
 def work(lead: Job) -> Outcome:
-    """Does a job with companions, like `worker.work`; the outcome holds theirs.
+    """Does a job with companions, like `worker.work`; the outcome contains theirs.
 
-    Its timeout is for as many runs as it has.
+    Its timeout is multiplied by its number of runs.
     """
     jobs = (lead, *lead.companions)
     print(f"==== {now()} {', '.join(job.key for job in jobs)} in one program, process {os.getpid()}", flush=True)
@@ -81,7 +81,7 @@ def _held(job: Job, held: ExitStack, outcomes: dict[str, Outcome]) -> bool:
     try:
         held.enter_context(lease.hold(state.run_lock(Path(job.directory), job.arm, job.seed), worker.PATIENCE))
     except lease.Held:
-        outcomes[job.key] = Outcome("busy", "another process is at work on it")
+        outcomes[job.key] = Outcome("busy", "another process is working on it")
         return False
     if not worker.left_alone(job.workdir):
         outcomes[job.key] = Outcome("busy", "another process is training it")
@@ -90,9 +90,9 @@ def _held(job: Job, held: ExitStack, outcomes: dict[str, Outcome]) -> bool:
 
 
 def _train(jobs: Sequence[Job], deadline: Deadline, outcomes: dict[str, Outcome]) -> None:
-    """Trains the runs together; one that fails goes on by itself from its last checkpoint, which also records why.
+    """Trains the runs together; if that fails, each continues alone from its last checkpoint, which also records why.
 
-    One whose directory vanished does not: it would begin anew, and the directory may be brought back.
+    One whose directory vanished does not: it would start from scratch, and the directory may be restored.
     """
     if not jobs:
         return
@@ -103,7 +103,7 @@ def _train(jobs: Sequence[Job], deadline: Deadline, outcomes: dict[str, Outcome]
         ended = {job.key: result for job, result in zip(jobs, results, strict=True)}
     except Exception as error:
         worker.print_trace(error)
-        print(f"==== {now()} not in one program: each of the runs by itself", flush=True)
+        print(f"==== {now()} not in one program: each run trains alone", flush=True)
     for job in jobs:
         run = worker.run_json(job.workdir)
         if not run and job.key in ended:

@@ -1,4 +1,4 @@
-"""What a launcher does about runs that fail, fall silent or take too long."""
+"""What a launcher does about runs that fail, hang or take too long."""
 
 import re
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ from configs.errors import UserError
 
 ON_FAILURE = ("continue", "stop")
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-RESUMPTIONS = 3  # times a run that was stopped by somebody else is taken up again by one launcher
+RESUMPTIONS = 3  # times a run that was stopped from outside is resumed by one launcher
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What is done about failures, the same on every engine.
+    """Handling of failures, the same for every launcher.
 
     Attributes:
-        on_failure: `continue` with the other runs; or `stop`: begin no more, let those at work end.
-        retries: times a failed run, or a run with a failed evaluation, is tried again by one launcher.
-        timeout: seconds a run may take, from its start on an engine to its last evaluation; None: no limit.
+        on_failure: `continue` with the other runs; or `stop`: start no more, let running ones finish.
+        retries: times a failed run, or a run with a failed evaluation, is retried by one launcher.
+        timeout: seconds a run may take, from its start to its last evaluation; None: no limit.
     """
 
     on_failure: str = "continue"
@@ -35,7 +35,7 @@ def seconds(text: str, option: str) -> float:
     """Returns a time as seconds: `90`, `90s`, `15m`, `2h`, `1d`.
 
     Raises:
-        UserError: it is none.
+        UserError: it is invalid.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
     value = float(match[1]) * UNITS[match[2] or "s"] if match else 0.0

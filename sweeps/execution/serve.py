@@ -1,6 +1,6 @@
-"""The loop of a worker process: one job after the other, until the launcher closes the connection or is gone.
+"""The loop of a worker process: runs jobs until the launcher closes the connection or dies.
 
-This module imports no JAX: the environment that divides cores and devices must be set before JAX starts.
+This module imports no JAX: the environment that assigns cores and devices must be set before JAX starts.
 """
 
 import gc
@@ -17,11 +17,11 @@ from sweeps.execution.worker import PATIENCE, Job, Outcome, Place, redirect
 
 
 def serve(connection: Connection, place: Place, parent: int) -> None:
-    """Takes jobs from the connection until it closes. The entry of a worker process."""
+    """Takes jobs from the connection until it closes. The entry point of a worker process."""
     os.environ.update(place.env)
     if hasattr(os, "setpgrp"):
-        os.setpgrp()  # Ctrl-C in the terminal reaches the launcher alone, which then tells the workers
-    # Whatever was inherited: a shell has what it puts into the background ignore SIGINT.
+        os.setpgrp()  # Ctrl-C in the terminal then reaches only the launcher, which stops the workers
+    # Overrides inherited handlers: a shell makes background processes ignore SIGINT.
     signal.signal(signal.SIGINT, interrupt.handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
@@ -39,17 +39,17 @@ def serve(connection: Connection, place: Place, parent: int) -> None:
 
 
 def _follow(parent: int) -> None:
-    """Ends this process when the launcher is gone, giving the run the time to be saved."""
+    """Ends this process when the launcher has died, giving the run time to save."""
     while os.getppid() == parent:
         time.sleep(1.0)
-    # The launcher may have sent SIGTERM before it died, and a second one would not be waited for.
+    # The launcher may have sent SIGTERM before it died; a second one would kill.
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(PATIENCE)
     os._exit(1)
 
 
 def logged(job: Job, otherwise: Path) -> Outcome:
-    """Does a job, its output in the run's log.txt; what is printed afterwards goes to `otherwise`."""
+    """Does a job with its output in the run's log.txt; later output goes to `otherwise`."""
     redirect(job.workdir / "log.txt")
     try:
         if job.companions:

@@ -1,6 +1,6 @@
-"""What one worker process does: trains a run and evaluates it, one job after the other, JAX imported once.
+"""The work of one worker process: trains runs and evaluates them, importing JAX once.
 
-This module imports no JAX: the environment that divides cores and devices must be set before JAX starts.
+This module imports no JAX: the environment that assigns cores and devices must be set before JAX starts.
 """
 
 import importlib
@@ -25,12 +25,12 @@ from sweeps.store.run_status import now
 TRAIN = "training.loop.trainer:train"
 EVALUATE = "eval.run:evaluate"
 TOGETHER = "training.loop.packed:train"
-PATIENCE = 120.0  # seconds to wait for a process of an earlier launcher to leave the run
+PATIENCE = 120.0  # seconds to wait for a process of an earlier launcher to release the run
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker runs: its environment (cores, device), and the file for what it says between jobs."""
+    """Where a worker runs: its environment (cores, device), and the file for its output between jobs."""
 
     index: int
     env: dict[str, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Job:
-    """One run to be trained as far as it is not, then evaluated. Functions are named, `module:function`."""
+    """One run to be trained as far as necessary, then evaluated. Functions are given as `module:function`."""
 
     directory: str  # the sweep's
     study: str
@@ -49,7 +49,7 @@ class Job:
     evals: tuple[str, ...]
     train: str = TRAIN
     evaluate: str = EVALUATE
-    timeout: float | None = None  # seconds for all of it
+    timeout: float | None = None  # seconds for the whole job
     together: str = TOGETHER  # trains the runs of a pack
     companions: tuple["Job", ...] = ()  # runs that train with it in one program (sweeps/execution/packs.py)
 
@@ -70,15 +70,15 @@ class Outcome:
 
     status: str
     error: str = ""
-    others: tuple["Outcome", ...] = ()  # of the job's companions
+    others: tuple["Outcome", ...] = ()  # outcomes of the job's companions
 
 
 def redirect(path: Path) -> None:
-    """Sends everything this process prints, from Python and from below it, to a file."""
+    """Redirects everything this process prints, from Python and from native code, to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
-    follow_no_link = getattr(os, "O_NOFOLLOW", 0)  # to a file that is somebody else's, or another run's
+    follow_no_link = getattr(os, "O_NOFOLLOW", 0)  # refuses a symlink to another file
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | follow_no_link, 0o644)
     os.dup2(file, 1)
     os.dup2(file, 2)
@@ -89,10 +89,10 @@ def redirect(path: Path) -> None:
 
 
 def work(job: Job) -> Outcome:
-    """Trains and evaluates one run; whatever goes wrong ends up in its files and in the outcome, never in an exception.
+    """Trains and evaluates one run; errors end up in its files and in the outcome, never in an exception.
 
-    A run that is done is not trained again, an evaluation that is there not made again. SIGTERM has the run saved, at
-    whatever point it comes; so does the job's timeout, after which the run counts as failed.
+    A run that is done is not trained again, and an existing evaluation is not repeated. SIGTERM saves the run at any
+    point; so does the job's timeout, after which the run counts as failed.
     """
     print(f"==== {now()} {job.key}, process {os.getpid()}", flush=True)
     with Deadline(job.timeout) as deadline:
@@ -105,15 +105,15 @@ def work(job: Job) -> Outcome:
                     outcome = evaluate(job, deadline)
                 return outcome
         except lease.Held:
-            return Outcome("busy", "another process is at work on it")
+            return Outcome("busy", "another process is working on it")
         except KeyboardInterrupt:
             return Outcome("preempted", "stopped")
 
 
 def left_alone(workdir: Path) -> bool:
-    """Waits until no other process of this host trains here (one that an earlier launcher left behind, saving).
+    """Waits until no other process of this host trains here (one left by an earlier launcher may still be saving).
 
-    Of other hosts' the lease has told, which this process holds.
+    Other hosts are covered by the lease, which this process holds.
     """
     end = time.monotonic() + PATIENCE
     while True:
@@ -127,7 +127,7 @@ def left_alone(workdir: Path) -> bool:
 
 
 def run_json(workdir: Path) -> dict[str, Any]:
-    """Returns a run's run.json; empty where there is none that can be read."""
+    """Returns a run's run.json; empty if there is none or it is unreadable."""
     try:
         value = read_json(workdir / "run.json")
     except UserError:
@@ -136,7 +136,7 @@ def run_json(workdir: Path) -> dict[str, Any]:
 
 
 def train(job: Job, deadline: Deadline) -> Outcome:
-    """Trains one run as far as it is not."""
+    """Trains one run as far as necessary."""
     workdir = job.workdir
     before = run_json(workdir)
     if changed := provenance.parent_problem(workdir, siblings_only=True):
@@ -151,7 +151,7 @@ def train(job: Job, deadline: Deadline) -> Outcome:
             interrupt.answered()
             return stopped(workdir, deadline)
         print_trace(error)
-        if run_json(workdir) == before:  # refused before it recorded anything: what it was before is not the reason
+        if run_json(workdir) == before:  # refused before it recorded anything, so the recorded error is an older one
             state.mark(workdir, status="failed", error=_told(error), updated=now())
             return Outcome("failed", _told(error))
         return ended(workdir, "failed", _told(error))
@@ -165,23 +165,23 @@ def train(job: Job, deadline: Deadline) -> Outcome:
 
 
 def budget_amount(job: Job) -> float | None:
-    """Returns the budget that a run is to have."""
+    """Returns the run's budget in the sweep."""
     budget = job.config.get("budget")
     return budget.get("amount") if isinstance(budget, dict) else None
 
 
 def stopped(workdir: Path, deadline: Deadline) -> Outcome:
-    """Records a training that was told to stop: by its own timeout, or from outside."""
+    """Records a training that was stopped: by its own timeout, or from outside."""
     if deadline.passed:
         state.mark(workdir, status="failed", error=deadline.message, updated=now())
         return Outcome("failed", deadline.message)
-    if not (workdir / "run.json").exists():  # it has not begun, and need not say so
+    if not (workdir / "run.json").exists():  # not started, so nothing is recorded
         return Outcome("preempted", "stopped")
     return ended(workdir, "preempted", "stopped")
 
 
 def ended(workdir: Path, status: str, error: str) -> Outcome:
-    """Records how the training ended where the trainer did not."""
+    """Records how the training ended if the trainer did not."""
     run = run_json(workdir)
     if run.get("status") not in ("failed", "preempted", "diverged"):
         state.mark(workdir, status=status, error=error, updated=now())
@@ -190,7 +190,7 @@ def ended(workdir: Path, status: str, error: str) -> Outcome:
 
 
 def print_trace(error: BaseException) -> None:
-    """Prints how an error came about, secrets left out."""
+    """Prints an error's traceback without secrets."""
     print(redacted("".join(traceback.format_exception(error))), end="", file=sys.stderr, flush=True)
 
 
@@ -200,7 +200,7 @@ def _told(error: BaseException) -> str:
 
 
 def evaluate(job: Job, deadline: Deadline) -> Outcome:
-    """Runs the evaluations without a result of the run as it stands; one that fails is recorded, others go on."""
+    """Runs the evaluations without a result of the run's current state; records failures and continues."""
     here = provenance.directory(job.workdir)
     left = [name for name in job.evals if provenance.problem(job.workdir, name, here)]
     for name in left:
@@ -226,7 +226,7 @@ def evaluate(job: Job, deadline: Deadline) -> Outcome:
 
 
 def record_eval_error(workdir: Path, name: str, error: str | None) -> None:
-    """Notes in run.json that an evaluation failed, or (None) that it no longer does; the run stays done."""
+    """Records in run.json that an evaluation failed, or (None) that it no longer does; the run stays done."""
     errors = dict(run_json(workdir).get("eval_errors") or {})
     if error is None and name not in errors:
         return
@@ -237,6 +237,6 @@ def record_eval_error(workdir: Path, name: str, error: str | None) -> None:
 
 
 def function(name: str) -> Callable[..., Any]:
-    """Returns what `module:function` names."""
+    """Returns the function for `module:function`."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)

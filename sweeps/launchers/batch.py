@@ -1,6 +1,6 @@
-"""What engines share whose jobs wait in a queue of their own: Slurm's arrays, Kubernetes' indexed Jobs.
+"""The base of launchers whose jobs wait in a queue: Slurm's arrays, Kubernetes' indexed Jobs.
 
-New jobs are kept and submitted together; a job ends by the outcome that it wrote, or by what the queue says of it.
+New jobs are collected and submitted together; a job ends with the outcome that it wrote, or with the queue's state.
 """
 
 import json
@@ -15,26 +15,26 @@ from sweeps.launchers.launcher import Ended
 from sweeps.store import jobs
 from sweeps.store.jobs import JobState
 
-SETTLED = 3.0  # seconds between the end of a job and the belief that it left no result
-LATE = 30.0  # the same for a job that seems to have ended well: a shared file system may show its result later
-POLL = (1.0, 20.0)  # seconds between questions: after something happened, and when nothing did for long
+SETTLED = 3.0  # seconds after the end of a job before it counts as having left no result
+LATE = 30.0  # the same for a job that ended successfully: a shared file system may show its result later
+POLL = (1.0, 20.0)  # seconds between queries: after an event, and after a long time without one
 STATUSES = ("done", "diverged", "preempted", "failed", "busy")  # of an outcome
 
 
 @dataclass
 class Held:
-    """A job in the queue. `array` is the folder of what was submitted together, `index` its place in that."""
+    """A job in the queue. `array` is the folder of one submission, `index` its position in it."""
 
     job: Job
     id: str
     array: str
     index: int = 0
     word: JobState | None = None
-    since: float = 0.0  # when the queue first said that it is over
+    since: float = 0.0  # when the queue first reported it as over
 
 
 def outcome(path: Path) -> Outcome | None:
-    """Returns how a job says that it ended, of the file it wrote; None where it has not."""
+    """Returns a job's outcome from the file it wrote; None if there is none."""
     try:
         values = json.loads(ordinary(path).read_text(encoding="utf-8"))
         if values["status"] in STATUSES:
@@ -45,15 +45,15 @@ def outcome(path: Path) -> Outcome | None:
 
 
 def digest(job: Job) -> str:
-    """Returns what a job is, so that one in the queue can be compared with one that is asked for."""
+    """Returns a hash of a job, to compare one in the queue with one in the sweep."""
     return jobs.digest({"config": job.config, "evals": job.evals, "timeout": job.timeout})
 
 
 class BatchEngine:
-    """Submits jobs together and follows them. A place is no more than a number here: the queue finds the nodes."""
+    """Submits jobs together and follows them. A place is only a number here: the queue selects the nodes."""
 
     def __init__(self, directory: Path, most: int) -> None:
-        """`most`: jobs that are in the queue at once."""
+        """`most`: maximum jobs in the queue."""
         self.directory, self.most = directory, most
         self.new: dict[int, Job] = {}
         self.held: dict[int, Held] = {}
@@ -65,7 +65,7 @@ class BatchEngine:
         raise NotImplementedError
 
     def _ask(self) -> None:
-        """Asks the queue how the jobs stand, if it is time, and passes the answers to `_hear`."""
+        """Queries the queue for the jobs' states, if it is time, and passes them to `_hear`."""
         raise NotImplementedError
 
     def _result(self, place: int, held: Held) -> Ended | None:
@@ -73,15 +73,15 @@ class BatchEngine:
         raise NotImplementedError
 
     def _end(self, place: int, held: Held) -> Ended | None:
-        """Returns how a job ended that left no result, if it did."""
+        """Returns how a job without a result ended, if it did."""
         raise NotImplementedError
 
     def _cancel(self, ids: Sequence[str]) -> None:
-        """Has the queue end jobs, or forget those that wait."""
+        """Cancels jobs in the queue."""
         raise NotImplementedError
 
     def free(self) -> list[int]:
-        """Returns the places that have no job."""
+        """Returns the places without a job."""
         return [i for i in range(self.most) if i not in self.held and i not in self.new]
 
     def start(self, place: int, job: Job) -> None:
@@ -89,7 +89,7 @@ class BatchEngine:
         self.new[place] = job
 
     def queued(self, place: int) -> str:
-        """Returns what the queue says of a job that has not begun."""
+        """Returns the queue's description of a job that has not started."""
         held = self.held.get(place)
         if held is None or held.word is None:
             return "queued"
@@ -97,7 +97,7 @@ class BatchEngine:
         return (f"queued ({reason})" if reason else "queued") if held.word.waits else ""
 
     def ended(self, timeout: float) -> list[Ended]:
-        """Submits what is new, waits `timeout` seconds at most, and returns the jobs that ended."""
+        """Submits new jobs, waits at most `timeout` seconds, and returns the jobs that ended."""
         self._submit()
         end = time.monotonic() + timeout
         while not (results := self._look()) and (left := end - time.monotonic()) > 0:
@@ -118,11 +118,11 @@ class BatchEngine:
         return results
 
     def _due(self) -> bool:
-        """Tells whether the queue is to be asked again: the more seldom, the less happens."""
+        """Returns whether the queue should be queried again: less often the less happens."""
         return bool(self.held) and time.monotonic() - self.last_query >= self.wait
 
     def _hear(self, said: Mapping[str, JobState]) -> None:
-        """Takes what the queue said at `last_query`, {id: state}; a job without one was not answered for."""
+        """Processes the queue's answer at `last_query`, {id: state}; a job without a state was not reported."""
         before = [held.word for held in self.held.values()]
         for held in self.held.values():
             word = said.get(held.id)
@@ -137,13 +137,13 @@ class BatchEngine:
         self.wait = POLL[0] if changed else min(POLL[1], self.wait * 1.5)
 
     def withdraw(self) -> None:
-        """Takes back what has not begun."""
+        """Withdraws the jobs that have not started."""
         self._drop_new()
         self._cancel([held.id for held in self.held.values() if held.word is None or held.word.waits])
         self.wait = POLL[0]
 
     def stop(self) -> None:
-        """Has the queue end every job; those at work save themselves."""
+        """Cancels every job; running ones save themselves."""
         self._drop_new()
         self._cancel([held.id for held in self.held.values()])
         self.wait = POLL[0]

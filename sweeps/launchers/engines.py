@@ -1,4 +1,4 @@
-"""The options of `sweeps.launch` that say where runs run, made from what the launchers declare."""
+"""The options of `sweeps.launch` about where runs run, from the launchers' declarations."""
 
 import argparse
 from dataclasses import dataclass, field
@@ -16,14 +16,14 @@ def options() -> dict[str, tuple[Option, list[str]]]:
     """Returns every option with the launchers that take it.
 
     Raises:
-        ValueError: two launchers mean different things by one name.
+        ValueError: two launchers declare one name differently.
     """
     results: dict[str, tuple[Option, list[str]]] = {}
     for known in LAUNCHERS.values():
         for name, option in known.options.items():
             shared, takers = results.setdefault(name, (option, []))
             if shared != option:
-                raise ValueError(f"--{name} is declared otherwise by {takers[0]} and {known.name}")
+                raise ValueError(f"--{name} is declared differently by {takers[0]} and {known.name}")
             takers.append(known.name)
     return results
 
@@ -49,17 +49,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Where:
-    """A launcher by name, with the options given for it, as text."""
+    """A launcher by name, with its options as text."""
 
     name: str = "local"
     options: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def parse(given: argparse.Namespace) -> "Where":
-        """Takes the launcher and its options from the command line.
+        """Parses the launcher and its options from the command line.
 
         Raises:
-            UserError: an unknown launcher, or an option that this one does not take.
+            UserError: an unknown launcher, or an option that it does not take.
         """
         chosen = launcher(given.launcher)
         if given.workers is not None and given.workers < 1:
@@ -74,7 +74,7 @@ class Where:
 
     @property
     def launcher(self) -> Launcher:
-        """The launcher itself."""
+        """The launcher's object."""
         return launcher(self.name)
 
     def check(self, sweep: Sweep, directory: Path) -> None:
@@ -82,23 +82,23 @@ class Where:
 
         Raises:
             UserError: JAX does not start here.
-            ConfigError: arms are too large for this machine's memory; each with both numbers.
+            ConfigError: arms exceed this machine's memory; each with required and available memory.
         """
         self.launcher.check(sweep, directory)
 
     def build(self, directory: Path, workers: int | None, runs: int) -> Built:
-        """Returns the engine, for so many jobs.
+        """Returns the engine, for `runs` jobs.
 
         Raises:
-            UserError: the engine is not to be had, or an option's value is none.
+            UserError: the launcher is unavailable, or an option has an invalid value.
         """
         return self.launcher.build(directory, self.options, workers, runs)
 
     def preview(self, directory: Path, workers: int | None, runs: int) -> bool:
-        """Writes what would be submitted, where --manifest asks for it; tells whether it did.
+        """Writes the manifest if --manifest is given; returns whether it did.
 
         Raises:
-            UserError: an option's value is none, the manifest is refused, or the file cannot be written.
+            UserError: an option has an invalid value, the manifest is refused, or the file cannot be written.
         """
         file, preview = self.options.get("manifest"), self.launcher.preview
         if file is None or preview is None:

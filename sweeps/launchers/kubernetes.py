@@ -1,8 +1,8 @@
-"""The Kubernetes launcher: every run a completion of an indexed Job; the Jobs go on where the launcher ends.
+"""The Kubernetes launcher: every run is a completion of an indexed Job; Jobs continue when the launcher ends.
 
-Each Job has a new folder of random name on the shared volume with what its runs are, as JSON; pods write their outcomes
-there. Three things are asked how a run stands: that outcome, the run's own files, and the API server. Pods that
-Kubernetes evicts or preempts it makes again itself, and the runs continue from their checkpoints.
+Each Job has a new folder with a random name on the shared volume, with its runs as JSON; pods write their outcomes
+there. A run's state comes from three sources: that outcome, the run's own files, and the API server. Kubernetes
+recreates pods that it evicts or preempts, and the runs continue from their checkpoints.
 """
 
 import json
@@ -46,17 +46,17 @@ NAME = "kubernetes"
 
 
 class KubernetesEngine(BatchEngine):
-    """Submits runs as indexed Jobs. A place is no more than a number here: Kubernetes finds the nodes."""
+    """Submits runs as indexed Jobs. A place is only a number here: Kubernetes selects the nodes."""
 
     name = NAME
     detached = True
     tick = 1.0
 
     def __init__(self, directory: Path, options: Options, workers: int | None = None) -> None:
-        """`workers`: runs that are submitted at once, at most.
+        """`workers`: maximum runs submitted at once.
 
         Raises:
-            UserError: the client is not installed, no cluster answers, or it refuses the manifest of a Job.
+            UserError: the client is not installed, no cluster answers, or it refuses a Job's manifest.
         """
         super().__init__(directory, min(workers or MOST, MOST))
         self.options = options
@@ -67,10 +67,10 @@ class KubernetesEngine(BatchEngine):
         self._create(manifests.manifest(directory, "0" * 16, 1, 1, options), dry=True)
 
     def _claimed(self) -> None:
-        """Makes sure that the claim is there, where the API server lets us ask.
+        """Checks that the claim exists, if the API server allows the query.
 
         Raises:
-            UserError: there is no claim of that name in the namespace.
+            UserError: there is no claim with that name in the namespace.
         """
         here, claim = self.cluster, self.options.claim
         try:
@@ -82,10 +82,10 @@ class KubernetesEngine(BatchEngine):
             raise UserError(f"--claim={claim}: {api.message(error)} (in namespace {here.namespace})") from error
 
     def _create(self, manifest: dict[str, Any], dry: bool = False) -> Any:
-        """Creates a Job, or has the API server check one (`dry`), unknown fields included.
+        """Creates a Job, or lets the API server check one (`dry`), including unknown fields.
 
         Raises:
-            UserError: it does not accept it, or does not answer.
+            UserError: it does not accept the Job, or does not answer.
         """
         job = manifests.typed(manifest)
         name, here = manifest["metadata"]["name"], self.cluster
@@ -96,7 +96,7 @@ class KubernetesEngine(BatchEngine):
                     here.namespace, job, field_validation="Strict", _request_timeout=api.TIMEOUT, **extra
                 )
         except Silent as error:
-            # An answer that was lost: the Job may be there.
+            # A lost answer: the Job may exist.
             made = None if dry else self._found(name)
             if made is None:
                 raise UserError(f"--launcher=kubernetes: {error}") from error
@@ -108,7 +108,7 @@ class KubernetesEngine(BatchEngine):
             return made
 
     def _found(self, name: str) -> Any:
-        """Returns the Job of this name if it is this sweep's: an earlier attempt reached the API server."""
+        """Returns the Job with this name if it is this sweep's: an earlier attempt reached the API server."""
         try:
             job = api.find(self.cluster, name)
         except Silent:
@@ -117,9 +117,9 @@ class KubernetesEngine(BatchEngine):
         return job if job is not None and api.belongs(job, self.directory, array) else None
 
     def adopt(self, expected: Mapping[str, Job]) -> dict[int, Job]:
-        """Takes up what an earlier launcher submitted: runs that wait or run, and are what is wanted now.
+        """Attaches to what an earlier launcher submitted: runs that wait or run, and match the sweep.
 
-        A run that waits but is no longer wanted, or in another form, is taken back.
+        A waiting run that is no longer in the sweep, or has changed, is withdrawn.
         """
         records = [*self._noted(), *self._unnoted()]
         states = api.of_sweep(self.directory, records)
@@ -145,7 +145,7 @@ class KubernetesEngine(BatchEngine):
         return [record for record in records if record.engine == self.name and ID.fullmatch(record.id)]
 
     def _unnoted(self) -> list[jobs.Record]:
-        """Returns the runs that a launcher submitted in the moment before it was killed."""
+        """Returns the runs that a launcher submitted just before it was killed."""
         noted = self._noted()
         known, keys = {record.id for record in noted}, {record.key for record in noted}
         selector = f"{SWEEP}={sweep_label(self.directory)}"
@@ -165,7 +165,7 @@ class KubernetesEngine(BatchEngine):
         return records
 
     def _planned(self, array: str, index: int) -> jobs.Record | None:
-        """Returns what a completion is to do, as it was written down before its Job was created."""
+        """Returns a completion's task, as written before its Job was created."""
         try:
             planned = json.loads(ordinary(self.folder / array / JOBS).read_text(encoding="utf-8"))
             values = {**planned[index]["record"], "id": f"{job_name(array)}-{index}", "array": array}
@@ -174,7 +174,7 @@ class KubernetesEngine(BatchEngine):
             return None
 
     def _outcome(self, array: str, index: int) -> Outcome | None:
-        """Returns how a run says that it ended; None where it has not."""
+        """Returns the outcome that a run wrote; None if there is none."""
         return outcome(result(self.folder / array, index)) if array else None
 
     def _submit(self) -> None:
@@ -206,7 +206,7 @@ class KubernetesEngine(BatchEngine):
         self.wait = POLL[0]
 
     def _ask(self) -> None:
-        """Asks Kubernetes how the runs stand."""
+        """Queries Kubernetes for the runs' states."""
         if not self._due():
             return
         self.last_query = time.monotonic()
@@ -221,7 +221,7 @@ class KubernetesEngine(BatchEngine):
         self._hear({held.id: states[held.array].get(held.index, api.over(api.GONE)) for held in answered})
 
     def _result(self, place: int, held: Held) -> Ended | None:
-        """Returns the outcome that a run wrote; that it was stopped counts once Kubernetes makes no other pod."""
+        """Returns the outcome that a run wrote; a stop counts once Kubernetes makes no other pod."""
         ended = self._outcome(held.array, held.index)
         if ended is None or (ended.status == "preempted" and not (held.word is not None and held.word.over)):
             return None
@@ -230,7 +230,7 @@ class KubernetesEngine(BatchEngine):
         return Ended(place, held.job, ended)
 
     def _end(self, place: int, held: Held) -> Ended | None:
-        """Returns how a run ended that left no result, if it did."""
+        """Returns how a run without a result ended, if it did."""
         word = held.word
         if word is None or not word.over:
             return None
@@ -246,24 +246,24 @@ class KubernetesEngine(BatchEngine):
         api.cancel(ids)
 
     def close(self) -> None:
-        """Does nothing: Jobs go on without their launcher."""
+        """Does nothing: Jobs continue without their launcher."""
 
 
 def _functions(job: Job) -> tuple[str, ...]:
     return () if (job.train, job.evaluate) == (TRAIN, EVALUATE) else (job.train, job.evaluate)
 
 
-SELECTOR = Option("KEY=VALUE", "a label that a run's node must have; may be given several times", True)
-TOLERATE = Option("KEY", "a taint that a run's node may have; may be given several times", True)
+SELECTOR = Option("KEY=VALUE", "a label that a run's node must have; repeatable", True)
+TOLERATE = Option("KEY", "a taint that a run's node may have; repeatable", True)
 
 
 def options_of(directory: Path, given: Mapping[str, Any]) -> Options:
-    """Returns what the command line asks of Kubernetes.
+    """Returns the Kubernetes options of the command line.
 
     Raises:
-        UserError: an option is missing, or its value is none.
+        UserError: an option is missing, or has an invalid value.
     """
-    for name, what in (("image", "the container's image"), ("claim", "the claim on which --out lies")):
+    for name, what in (("image", "the container's image"), ("claim", "the claim that contains --out")):
         if not given.get(name):
             raise UserError(f"--launcher=kubernetes needs --{name}, {what} (docs/kubernetes.md)")
     options = Options(
@@ -292,10 +292,10 @@ def _build(directory: Path, given: Mapping[str, Any], workers: int | None, runs:
 
 
 def preview(directory: Path, given: Mapping[str, Any], workers: int | None, runs: int) -> str:
-    """Returns what would be submitted as YAML, checked by the client's models and by the API server where one answers.
+    """Returns the manifest as YAML, checked by the client's models and by the API server if one answers.
 
     Raises:
-        UserError: an option's value is none, or the manifest is refused.
+        UserError: an option has an invalid value, or the manifest is refused.
     """
     import yaml
 
@@ -307,7 +307,7 @@ def preview(directory: Path, given: Mapping[str, Any], workers: int | None, runs
         api.cluster(options.context, options.namespace)
     except UserError as error:
         return f"# Not checked by an API server: {error}\n{yaml.safe_dump(job, sort_keys=False)}"
-    KubernetesEngine(directory, options, workers)  # which has the API server check one
+    KubernetesEngine(directory, options, workers)  # which lets the API server check one
     return yaml.safe_dump(job, sort_keys=False)
 
 
@@ -316,11 +316,11 @@ KUBERNETES = Launcher(
     _build,
     options={
         "image": Option("IMAGE", "the container's image, with the checkout and its environment"),
-        "claim": Option("NAME", "the PersistentVolumeClaim on which --out lies"),
+        "claim": Option("NAME", "the PersistentVolumeClaim that contains --out"),
         "mount": Option("DIR", "where the claim is mounted, here and in the pods (the folder of --out)"),
         "namespace": Option("NAME", "the namespace (the context's)"),
         "context": Option("NAME", "the context of the kubeconfig (the current one)"),
-        "checkout": Option("DIR", f"where the checkout lies in the image ({Options.checkout})"),
+        "checkout": Option("DIR", f"path of the checkout in the image ({Options.checkout})"),
         "manifest": Option("FILE", "write the Job's manifest there, checked by the API server, and run nothing"),
         "python": Option("PATH", f"the Python in the image ({Options.python})"),
         "service-account": Option("NAME", "the pods' service account (the namespace's default)"),

@@ -1,8 +1,8 @@
-"""What runs in a pod: `python -m sweeps.launchers.kubernetes_pod FOLDER [TRAIN EVALUATE]` does one run of an array.
+"""The entry point of a pod: `python -m sweeps.launchers.kubernetes_pod FOLDER [TRAIN EVALUATE]` does one run.
 
-FOLDER is the Job's, on the claim; JOB_COMPLETION_INDEX says which of its runs. The outcome is written there as JSON,
-and the pod succeeds, whatever became of the run. A run that was stopped is saved and its pod fails: if Kubernetes ended
-it (eviction, preemption) it makes another, which continues.
+FOLDER is the Job's, on the claim; JOB_COMPLETION_INDEX selects the run. The outcome is written there as JSON, and the
+pod succeeds whatever the outcome is. A run that was stopped is saved and its pod fails: if Kubernetes ended it
+(eviction, preemption), it makes another, which continues.
 """
 
 import json
@@ -24,12 +24,12 @@ STOPPED = 75  # EX_TEMPFAIL
 
 
 def result(folder: Path, index: int) -> Path:
-    """Returns where a run's outcome is written."""
+    """Returns the file of a run's outcome."""
     return folder / f"{index}_result.json"
 
 
 def entry(job: Job) -> dict[str, object]:
-    """Returns what a pod needs to know of a job, as JSON: data alone."""
+    """Returns a job as JSON for its pod: data only."""
     names = ("study", "arm", "seed", "config", "evals", "timeout")
     return {name: getattr(job, name) for name in names}
 
@@ -38,7 +38,7 @@ def read(folder: Path, index: int, train: str = TRAIN, evaluate: str = EVALUATE)
     """Returns a run of an array.
 
     Raises:
-        UserError: the folder is not there, or holds no such run.
+        UserError: the folder is missing, or has no such run.
     """
     path = folder / JOBS
     try:
@@ -50,7 +50,7 @@ def read(folder: Path, index: int, train: str = TRAIN, evaluate: str = EVALUATE)
         ) from error
     known = jobs.Record("kubernetes", "0", job.arm, job.seed, "", "")
     if jobs.checked(vars(known)) is None:
-        raise UserError(f"{path}: run {index} is no run of a sweep")
+        raise UserError(f"{path}: run {index} is not a run of a sweep")
     return Job(**{**vars(job), "evals": tuple(job.evals)})
 
 
@@ -58,16 +58,18 @@ def main(argv: list[str]) -> int:
     """Does one run."""
 
     def end(number: int, _: FrameType | None) -> None:
-        os._exit(128 + number)  # nothing has begun; the first process of a container ignores what it does not handle
+        os._exit(
+            128 + number
+        )  # nothing has started; the first process of a container ignores signals without a handler
 
     signal.signal(signal.SIGTERM, end)
     folder, index = Path(argv[0]), int(os.environ.get("JOB_COMPLETION_INDEX", "0"))
     if withdrawn(folder, index).exists():
-        print("taken back before it began")
+        print("withdrawn before it started")
         return 0
     job = read(folder, index, *argv[1:3])
     result(folder, index).unlink(missing_ok=True)  # of a pod that was stopped
-    pods = os.dup(1), os.dup(2)  # the pod's own log, which is not the run's
+    pods = os.dup(1), os.dup(2)  # the pod's own log, separate from the run's
     redirect(job.workdir / "log.txt")
     print(f"kubernetes job {os.environ.get('HOSTNAME', '?')}, completion {index}", flush=True)
     outcome = work(job)

@@ -1,7 +1,7 @@
-"""What a launcher is: its options, the engine it builds, and how its jobs are asked after and cancelled.
+"""The interface of a launcher: its options, the engine it builds, and how its jobs are queried and cancelled.
 
 A launcher is one file with one `Launcher`, and one line in `registry.py`. Nothing else names it: the command line,
-`sweeps.status`, `sweeps.cancel` and the loop read the object.
+`sweeps.status`, `sweeps.cancel` and the loop use the object.
 """
 
 import re
@@ -20,10 +20,10 @@ SIZES = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that ended: with an outcome, or (None) because its process died, and `reason` says how.
+    """A job that ended: with an outcome, or (None) because its process died, with a `reason`.
 
-    `how` tells more of a job without an outcome: `died` (the run failed), `lost` (the engine's doing: the run goes on
-    elsewhere) or `cancelled` (somebody wanted it: the run is left).
+    `how` qualifies a job without an outcome: `died` (the run failed), `lost` (by the cluster: the run is resumed) or
+    `cancelled` (on purpose: the run is left).
     """
 
     place: int
@@ -34,14 +34,14 @@ class Ended:
 
 
 class Engine(Protocol):
-    """Where jobs run."""
+    """Runs jobs."""
 
     name: str
     detached: bool  # its jobs outlive the launcher
-    tick: float  # seconds between looks at the runs
+    tick: float  # seconds between checks of the runs
 
     def adopt(self, expected: Mapping[str, Job]) -> Mapping[int, Job]:
-        """Takes up the jobs that an earlier launcher gave it and that are not over; returns them by their place."""
+        """Attaches to jobs that an earlier launcher submitted and that are not over; returns them by place."""
 
     def free(self) -> list[int]:
         """Returns the places that could take a job now."""
@@ -50,31 +50,31 @@ class Engine(Protocol):
         """Starts a job at a free place."""
 
     def queued(self, place: int) -> str:
-        """Returns what keeps the job at a place from running, as `queued (Priority)`; empty where nothing does."""
+        """Returns what delays the job at a place, such as `queued (Priority)`; empty if nothing does."""
 
     def ended(self, timeout: float) -> list[Ended]:
-        """Waits for jobs to end, `timeout` seconds at most; returns those that did."""
+        """Waits for jobs to end, at most `timeout` seconds; returns those that did."""
 
     def withdraw(self) -> None:
-        """Takes back the jobs that have not begun, which end as cancelled."""
+        """Withdraws the jobs that have not started, which end as cancelled."""
 
     def stop(self) -> None:
         """Tells running jobs to save and end."""
 
     def close(self) -> None:
-        """Ends everything at once, but for jobs that outlive the launcher."""
+        """Ends everything at once, except jobs that outlive the launcher."""
 
 
 @dataclass(frozen=True)
 class Queue:
-    """Jobs that outlive their launcher, asked after from anywhere.
+    """Jobs that outlive their launcher and can be queried from anywhere.
 
     Attributes:
         title: the cluster's name in messages.
-        id: how it names jobs. Notes of other ids, which may come from elsewhere, are ignored.
-        states: from (the sweep's directory, its jobs) to what the cluster says, by the run's key; nothing where it does
-            not answer. A note may come from elsewhere: a job that is not the sweep's is over and silent.
-        cancel: of ids that `states` has vouched for: those that wait end at once, those that run are saved first.
+        id: pattern of its job ids. Records with other ids, which may come from elsewhere, are ignored.
+        states: from (the sweep's directory, its jobs) to the cluster's states, by the run's key; empty if it does not
+            answer. A record may come from elsewhere: a job that is not the sweep's is over and silent.
+        cancel: ids that `states` has confirmed: waiting jobs end at once, running ones are saved first.
     """
 
     title: str
@@ -85,7 +85,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class Option:
-    """An option of `sweeps.launch`. Launchers that share one share the object."""
+    """An option of `sweeps.launch`. Launchers that share an option share the object."""
 
     metavar: str
     help: str
@@ -93,14 +93,14 @@ class Option:
 
 
 NTASKS = Option("N", "processes that train a run together, over config.mesh (docs/devices.md)")
-CPUS = Option("N", "processors a run; with --ntasks, each of its processes")
-GPUS = Option("N", "GPUs a run; with --ntasks, on each node")
-MEMORY = Option("SIZE", "memory a run, such as 16G")
+CPUS = Option("N", "processors per run; with --ntasks, each of its processes")
+GPUS = Option("N", "GPUs per run; with --ntasks, on each node")
+MEMORY = Option("SIZE", "memory per run, such as 16G")
 
 
 @dataclass(frozen=True)
 class Built:
-    """An engine; `words` say where it runs jobs; `exclusive`: timed evaluations need the machine for themselves."""
+    """An engine; `words` describe where it runs jobs; `exclusive`: timed evaluations need the whole machine."""
 
     engine: Engine
     words: str
@@ -116,15 +116,15 @@ class Launcher:
     """Where a sweep's runs run.
 
     Attributes:
-        name: of --launcher.
-        build: from (the sweep's directory, the options given, --workers, how many jobs there are) to the engine.
+        name: value of --launcher.
+        build: from (the sweep's directory, the given options, --workers, the number of jobs) to the engine.
 
-            Raises UserError: the engine is not to be had, or an option's value is none.
-        options: by name, without the dashes.
+            Raises UserError: the launcher is unavailable, or an option has an invalid value.
+        options: by name, without dashes.
         check: refuses a sweep that cannot run there, before anything is written.
         packs: whether a worker may train several runs in one program (--pack).
-        queue: of a launcher whose jobs outlive it.
-        preview: from what `build` takes to the text of what it would submit, checked; --manifest=FILE writes it.
+        queue: for a launcher whose jobs outlive it.
+        preview: from the arguments of `build` to the text of the submission, checked; --manifest=FILE writes it.
     """
 
     name: str
@@ -147,7 +147,7 @@ def count(options: Mapping[str, Any], name: str, least: int = 1) -> int | None:
 
 
 def exclusive(gpus: int | None, workers: int | None) -> bool:
-    """Tells whether runs may share a machine with others, as on processors: a device belongs to one run."""
+    """Returns whether runs must not share a machine, as with devices; on processors they may."""
     return not gpus and workers != 1
 
 

@@ -1,4 +1,4 @@
-"""The local launcher: worker processes on this machine that stay up between runs."""
+"""The local launcher: persistent worker processes on this machine."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -22,7 +22,7 @@ SPAWN = multiprocessing.get_context("spawn")  # JAX's threads do not survive a f
 
 
 class LocalEngine:
-    """A pool with one process a place. A process that dies is replaced when its place is next used."""
+    """A pool with one process per place. A process that dies is replaced when its place is next used."""
 
     name = "local"
     detached = False
@@ -36,14 +36,14 @@ class LocalEngine:
         return {}
 
     def queued(self, place: int) -> str:
-        """Returns nothing: a worker begins at once."""
+        """Returns nothing: a worker starts at once."""
         return ""
 
     def withdraw(self) -> None:
-        """Does nothing: what was given to a worker has begun."""
+        """Does nothing: a worker's job has started."""
 
     def free(self) -> list[int]:
-        """Returns the places that have no job."""
+        """Returns the places without a job."""
         return [i for i, worker in enumerate(self.workers) if worker.job is None]
 
     def start(self, place: int, job: Job) -> None:
@@ -51,7 +51,7 @@ class LocalEngine:
         self.workers[place].start(job)
 
     def ended(self, timeout: float) -> list[Ended]:
-        """Waits until a job ends, `timeout` seconds at most; returns those that did."""
+        """Waits until a job ends, at most `timeout` seconds; returns those that did."""
         busy = [worker for worker in self.workers if worker.job is not None]
         if not busy:
             time.sleep(timeout)
@@ -67,7 +67,7 @@ class LocalEngine:
                 worker.signal(signal.SIGTERM)
 
     def close(self) -> None:
-        """Ends every worker: those without a job by themselves, the others at once."""
+        """Ends every worker: idle ones by themselves, the others at once."""
         for worker in self.workers:
             worker.close()
 
@@ -85,7 +85,7 @@ class _Worker:
             self._launch()
         try:
             self.connection.send(job)
-        except OSError:  # it died in this moment
+        except OSError:  # it died just now
             self.close()
             self._launch()
             self.connection.send(job)
@@ -93,7 +93,7 @@ class _Worker:
 
     def _launch(self) -> None:
         self.connection, theirs = SPAWN.Pipe()
-        # Not daemonic: the data pipeline may start processes of its own.
+        # Not daemonic: the data pipeline may start subprocesses.
         self.process = SPAWN.Process(
             target=serve, args=(theirs, self.place, os.getpid()), name=f"sweep-worker-{self.place.index}", daemon=False
         )
@@ -118,7 +118,7 @@ class _Worker:
         self.job = None
         if outcome is not None:
             if outcome.status == "failed":
-                self.close()  # a failed run may leave memory behind; the next one starts afresh
+                self.close()  # a failed run may leave memory behind; the next one starts in a new process
             return job, outcome, ""
         self.process.join(10.0)
         reason = _died(self.process.exitcode)
@@ -151,7 +151,7 @@ def _died(code: int | None) -> str:
 
 
 def _check(sweep: Sweep, directory: Path) -> None:
-    """Refuses paths of the arms that lead nowhere, and arms left to do that are larger than this machine's memory."""
+    """Refuses data paths of the arms that match nothing, and arms left to do that exceed this machine's memory."""
     data_check.check(sweep)
     memory_check.check(sweep, directory, resources.machine())
 

@@ -1,8 +1,8 @@
-"""The Ray launcher: every run a task on an existing Ray cluster, or on one that is started here for the sweep.
+"""The Ray launcher: every run is a task on an existing Ray cluster, or on one started here for the sweep.
 
-Ray finds the node with the processors, devices and other resources that a run asks for, and ends the tasks of a
-launcher that is gone; the runs go on from their checkpoints with the next one. The sweep's folder must be on a file
-system that all nodes share.
+Ray selects a node with the processors, devices and other resources of a run, and ends the tasks of a launcher that has
+died; the next launcher resumes the runs from their checkpoints. The sweep's folder must be on a file system shared by
+all nodes.
 """
 
 import functools
@@ -38,13 +38,13 @@ from sweeps.launchers.resources import THREADS, cores
 from sweeps.store import state
 from training.runtime.distributed import ADDRESS, INDEX, NUMBER
 
-MOST = 1000  # tasks handed to Ray at once
-MARKS = "ray"  # in the sweep's private folder: a file for each task that has begun
+MOST = 1000  # tasks submitted to Ray at once
+MARKS = "ray"  # in the sweep's private folder: a file for each task that has started
 
 
 @dataclass(frozen=True)
 class Options:
-    """What each process of a run asks of Ray, and the cluster: None starts one, `auto` takes that of this machine."""
+    """The resources of each process of a run, and the cluster: None starts one, `auto` is that of this machine."""
 
     address: str | None = None
     cpus: float = 1
@@ -55,17 +55,17 @@ class Options:
 
 
 class RayEngine:
-    """Hands jobs to Ray. A place is no more than a number here: Ray finds the nodes."""
+    """Submits jobs to Ray. A place is only a number here: Ray selects the nodes."""
 
     name = "ray"
     detached = False
     tick = 0.5
 
     def __init__(self, directory: Path, options: Options, workers: int | None = None) -> None:
-        """`workers`: tasks that Ray has at once, at most.
+        """`workers`: maximum tasks in Ray at once.
 
         Raises:
-            UserError: Ray is not installed, no cluster answers, or no node has what a run asks for.
+            UserError: Ray is not installed, no cluster answers, or no node has a run's resources.
         """
         try:
             import ray
@@ -87,18 +87,18 @@ class RayEngine:
             num_gpus=options.gpus,
             memory=options.memory or 0,
             resources=dict(options.resources),
-            max_retries=0,  # the launcher decides what is tried again
+            max_retries=0,  # the launcher decides about retries
             runtime_env={"env_vars": dict.fromkeys(THREADS, threads) | {"PYTHONPATH": _path()}},
         )
         self.ntasks, self.bundle = options.ntasks, _asked(options)
-        self.groups: dict[int, Any] = {}  # of runs of several processes: what they wait for together
+        self.groups: dict[int, Any] = {}  # for runs of several processes: what they wait for together
         self.active: dict[int, tuple[Any, Job, Path]] = {}
         self.stopped = False
 
     def _connect(self, options: Options) -> None:
         if options.address is None:
-            # Ray counts the machine's processors, a container may have fewer; without `local` it would join a cluster
-            # that runs here.
+            # Ray counts the machine's processors, and a container may have fewer; without `local` it would join a
+            # cluster that runs here.
             expected: dict[str, Any] = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
             if options.resources:
                 expected["resources"] = dict(options.resources)
@@ -115,11 +115,11 @@ class RayEngine:
         return {}
 
     def free(self) -> list[int]:
-        """Returns the places that have no job."""
+        """Returns the places without a job."""
         return [i for i in range(self.most) if i not in self.active]
 
     def start(self, place: int, job: Job) -> None:
-        """Hands a job to Ray."""
+        """Submits a job to Ray."""
         mark = self.marks / f"{os.getpid()}-{place}"
         mark.unlink(missing_ok=True)
         if self.ntasks == 1:
@@ -135,17 +135,17 @@ class RayEngine:
         self.active[place] = (reference, job, mark)
 
     def queued(self, place: int) -> str:
-        """Tells whether Ray has yet to begin the job."""
+        """Returns whether Ray has not started the job yet."""
         return "" if self.active[place][2].exists() else "queued"
 
     def ended(self, timeout: float) -> list[Ended]:
-        """Waits until a job ends, `timeout` seconds at most; returns those that did."""
+        """Waits until a job ends, at most `timeout` seconds; returns those that did."""
         places = {reference: place for place, (reference, _, _) in self.active.items()}
         if not places:
             time.sleep(timeout)
             return []
         ready, _ = self.ray.wait(list(places), num_returns=1, timeout=timeout, fetch_local=False)
-        if ready:  # whatever else is there too
+        if ready:  # others that are ready as well
             ready, _ = self.ray.wait(list(places), num_returns=len(places), timeout=0, fetch_local=False)
         return [self._end(places[reference]) for reference in ready]
 
@@ -159,27 +159,27 @@ class RayEngine:
         try:
             return Ended(place, job, self.ray.get(reference))
         except errors.TaskCancelledError:
-            return Ended(place, job, None, "cancelled before it began", "cancelled")
+            return Ended(place, job, None, "cancelled before it started", "cancelled")
         except errors.NodeDiedError as error:
             return Ended(place, job, None, f"ray: {_line(error)}", "lost")
         except errors.OutOfMemoryError as error:
             return Ended(place, job, None, f"ray: out of memory: {_line(error)}")
         except errors.RayError as error:
             if self.stopped and not begun:
-                return Ended(place, job, None, "cancelled before it began", "cancelled")
+                return Ended(place, job, None, "cancelled before it started", "cancelled")
             if not begun:
                 return Ended(place, job, None, f"ray: {_line(error)}", "lost")
             crashed = isinstance(error, errors.WorkerCrashedError)
             return Ended(place, job, None, f"ray: {'its worker process died' if crashed else _line(error)}")
 
     def withdraw(self) -> None:
-        """Takes back what has not begun."""
+        """Cancels tasks that have not started."""
         for reference, _, mark in self.active.values():
             if not mark.exists():
                 self.ray.cancel(reference)
 
     def stop(self) -> None:
-        """Interrupts every task, as Ctrl-C would: those at work save themselves."""
+        """Interrupts every task, as Ctrl-C would: running ones save themselves."""
         self.stopped = True
         for reference, _, _ in self.active.values():
             self.ray.cancel(reference)
@@ -196,7 +196,7 @@ def task(job: Job, mark: str) -> Outcome:
 
 
 def lead(job: Job, mark: str, ntasks: int, others: Any) -> Outcome:
-    """Does one run in a Ray worker with others, which it calls: they find one another at this one's address."""
+    """Does one run in a Ray worker with others, which it starts: they connect to this one's address."""
     import ray
     from ray.util import get_node_ip_address
 
@@ -217,13 +217,13 @@ def lead(job: Job, mark: str, ntasks: int, others: Any) -> Outcome:
 
 
 def follow(job: Job, env: Mapping[str, str]) -> Outcome:
-    """Does the part of a process that is not the first."""
+    """The part of every process but the first."""
     redirect(job.workdir / "log.txt")
     return multiprocess.follow(job, env)
 
 
 def _path() -> str:
-    """Returns PYTHONPATH for workers: the rooms are imported from the checkout."""
+    """Returns PYTHONPATH for workers: packages are imported from the checkout."""
     before = os.environ.get("PYTHONPATH")
     return os.pathsep.join([str(cli.CHECKOUT), *([before] if before else [])])
 
@@ -239,17 +239,17 @@ def _asked(options: Options) -> dict[str, float]:
 
 
 def _refuse_impossible(ray: Any, options: Options) -> None:
-    """Raises UserError where no node of the cluster could ever take a run: Ray would wait for one without end."""
+    """Raises UserError if no node of the cluster could ever take a run: Ray would wait for one forever."""
     requested = _asked(options)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(all(node.get(name, 0) >= amount for name, amount in requested.items()) for node in nodes):
         expected = ", ".join(f"{name} {amount:g}" for name, amount in requested.items())
         most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in requested}
         there = ", ".join(f"{name} {amount:g}" for name, amount in most.items())
-        raise UserError(f"--launcher=ray: no node has what a run asks for ({expected}); the most there is: {there}")
+        raise UserError(f"--launcher=ray: no node has a run's resources ({expected}); the maximum is {there}")
 
 
-RESOURCE = Option("NAME=AMOUNT", "any other resource of a run; may be given several times", True)
+RESOURCE = Option("NAME=AMOUNT", "any other resource of a run; repeatable", True)
 
 
 def _amount(name: str, text: str) -> float:

@@ -1,4 +1,4 @@
-"""The launchers, a line each; what is asked of jobs that outlive theirs."""
+"""The launchers, one line each; queries of jobs that outlive their launcher."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,10 +17,10 @@ LAUNCHERS: dict[str, Launcher] = {launcher.name: launcher for launcher in (LOCAL
 
 
 def launcher(name: str) -> Launcher:
-    """Returns a launcher by its name.
+    """Returns a launcher by name.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: there is none with that name.
     """
     if name not in LAUNCHERS:
         allowed = " or ".join(LAUNCHERS)
@@ -29,14 +29,14 @@ def launcher(name: str) -> Launcher:
 
 
 def noted(directory: Path) -> list[Record]:
-    """Returns the jobs that are noted in a sweep's directory, as a launcher that is known here names them."""
+    """Returns the jobs recorded in a sweep's directory whose launcher is known."""
     queues = {name: launcher.queue for name, launcher in LAUNCHERS.items() if launcher.queue is not None}
     results = [record for record in jobs.noted(directory) if record.engine in queues]
     return [record for record in results if queues[record.engine].id.fullmatch(record.id)]
 
 
 def _queues(records: Sequence[Record]) -> list[tuple[Queue, list[Record]]]:
-    """Returns each queue with its jobs, of those that are noted."""
+    """Returns each queue with its recorded jobs."""
     results = []
     for name, known in LAUNCHERS.items():
         if known.queue is not None and (own := [record for record in records if record.engine == name]):
@@ -45,7 +45,7 @@ def _queues(records: Sequence[Record]) -> list[tuple[Queue, list[Record]]]:
 
 
 def states(directory: Path, records: Sequence[Record]) -> dict[str, JobState]:
-    """Returns what the clusters say of a sweep's jobs, by the run's key; nothing of those that do not answer."""
+    """Returns the clusters' states of a sweep's jobs, by the run's key; none for clusters that do not answer."""
     results: dict[str, JobState] = {}
     for queue, own in _queues(records):
         results |= queue.states(directory, own)
@@ -53,9 +53,9 @@ def states(directory: Path, records: Sequence[Record]) -> dict[str, JobState]:
 
 
 def overlay(directory: Path, board: Mapping[str, RunState]) -> tuple[dict[str, RunState], str]:
-    """Returns how every run stands, with what the clusters say of those that they hold.
+    """Returns the state of every run, including the clusters' states of its jobs.
 
-    And a line that says so where a cluster, which has jobs, does not answer.
+    And a message if a cluster that has jobs does not answer.
     """
     records = [record for record in noted(directory) if record.key in board]
     known, lines = dict(board), []
@@ -65,17 +65,17 @@ def overlay(directory: Path, board: Mapping[str, RunState]) -> tuple[dict[str, R
         if not said:
             many = len(own) > 1
             lines.append(
-                f"{queue.title} does not answer: {len(own)} run{'s' * many} that it was given "
-                f"{'are' if many else 'is'} shown as the files say"
+                f"{queue.title} does not answer: {len(own)} run{'s' * many} given to it "
+                f"{'are' if many else 'is'} shown by the state of their files"
             )
     return known, "; ".join(lines)
 
 
 def cancel(records: Sequence[Record]) -> None:
-    """Has the clusters end jobs.
+    """Cancels jobs in their clusters.
 
     Raises:
-        UserError: one of them does not take it.
+        UserError: a cluster refuses.
     """
     for queue, own in _queues(records):
         queue.cancel([record.id for record in own])

@@ -1,4 +1,4 @@
-"""How many workers a machine takes, and what each of them gets: a share of the cores, or a device of its own."""
+"""The number of workers on a machine, and their resources: a share of the cores, or one device."""
 
 import functools
 import importlib.util
@@ -16,7 +16,7 @@ from training.devices.memory import memory as memory
 from training.runtime import startup
 
 PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_rocm7_plugin", "jax_rocm60_plugin", "libtpu")
-WORKER_MEMORY = 1.5e9  # bytes a worker on the CPU needs at least
+WORKER_MEMORY = 1.5e9  # minimum bytes per worker on the CPU
 THREADS = ("NPROC", "PJRT_NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 PROBE = (
     "import jax; found = jax.local_devices(); limit = (found[0].memory_stats() or {}).get('bytes_limit', 0); "
@@ -26,9 +26,9 @@ PROBE = (
 
 @dataclass(frozen=True)
 class Machine:
-    """What JAX would compute on here: `cpu`, `gpu` or `tpu`; devices of it; cores this process may use.
+    """JAX's hardware here: `cpu`, `gpu` or `tpu`; its devices; the cores this process may use.
 
-    `memory`: bytes that programs may use of one device; 0 where nothing tells.
+    `memory`: usable bytes of one device; 0 if unknown.
     """
 
     platform: str
@@ -39,7 +39,7 @@ class Machine:
 
 @functools.cache
 def machine() -> Machine:
-    """Returns what there is, without starting JAX in this process (which would take the devices' memory).
+    """Returns the hardware, without starting JAX in this process (which would take the devices' memory).
 
     Raises:
         UserError: JAX does not start here.
@@ -59,7 +59,7 @@ def machine() -> Machine:
 
 
 def cores() -> int:
-    """Returns the cores this process may use: those it is bound to, or fewer under a container's quota."""
+    """Returns the cores this process may use: its affinity, or fewer with a container's quota."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -71,14 +71,14 @@ def cores() -> int:
 def places(here: Machine, workers: int | None, runs: int, logs: Path) -> list[Place]:
     """Returns a place for each worker.
 
-    On the CPU every worker gets the same number of threads, so that the runs' speeds compare and the workers together
-    ask for no more than the cores; on GPUs each worker sees one device; a TPU's chips belong to one process.
+    On the CPU every worker gets the same number of threads, so that the runs' speeds are comparable and the workers
+    together use no more than the cores; on GPUs each worker sees one device; a TPU's chips belong to one process.
 
     Args:
         here: the machine.
-        workers: how many; None: as many as the machine takes and the runs need.
-        runs: how many runs there are to do.
-        logs: a folder for what workers print outside of runs.
+        workers: how many; None: as many as the machine allows and the runs need.
+        runs: number of runs to do.
+        logs: a folder for the workers' output outside of runs.
     """
     number = workers or max(1, min(runs, _most(here)))
     if here.platform == "tpu" and number > 1:
@@ -104,10 +104,10 @@ def _environment(here: Machine, index: int, number: int) -> dict[str, str]:
         return env
     if here.platform == "tpu":
         return {}
-    # XLA sizes its thread pools by NPROC. Binding workers to cores does the same, but leaves cores idle at the end.
+    # XLA sizes its thread pools by NPROC. Pinning workers to cores does the same, but leaves cores idle at the end.
     return dict.fromkeys(THREADS, str(max(1, here.cores // number)))
 
 
 def shared(here: Machine, number: int) -> bool:
-    """Tells whether workers compute on the same hardware, so that one's timing is disturbed by another's work."""
+    """Returns whether workers share hardware, so that one's timing is disturbed by another's work."""
     return number > 1 and (here.platform == "cpu" or number > here.devices)

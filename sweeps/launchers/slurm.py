@@ -1,10 +1,10 @@
-"""The Slurm launcher: every run a task of a job array, by submitit; the jobs go on where the launcher ends.
+"""The Slurm launcher: every run is a task of a job array, through submitit; jobs continue when the launcher ends.
 
-Each array has a new folder of random name, which its user alone may enter: submitit's pickles lie there, and are read
-by the job alone; a launcher reads none. Three things are asked how a job stands: the outcome that it wrote (JSON, in
-that folder), the run's own files, and `squeue`. A run that Slurm stops before its end (preemption, a node that fails or
-is rebooted) is queued again under its own job by Slurm; one that comes to its time limit saves itself in time and has
-itself queued again. Neither needs the launcher.
+Each array has a new folder with a random name that only the user can enter, with submitit's pickles, which only the job
+reads; a launcher reads none. A job's state comes from three sources: the outcome that it wrote (JSON, in that folder),
+the run's own files, and `squeue`. A run that Slurm stops (preemption, a failed or rebooted node) is requeued by Slurm
+under the same job; one that reaches its time limit saves itself in time and requeues itself. Neither needs the
+launcher.
 """
 
 import contextlib
@@ -49,21 +49,21 @@ from sweeps.store.run_status import now
 from training.run_directory.files import own, write_json
 from training.runtime.distributed import slurm_tasks
 
-JOBS = "jobs.json"  # in an array's folder: what each of its tasks is to do
+JOBS = "jobs.json"  # in an array's folder: the tasks of its jobs
 
 
 class SlurmEngine(BatchEngine):
-    """Queues jobs as arrays. A place is no more than a number here: Slurm finds the nodes."""
+    """Submits jobs as arrays. A place is only a number here: Slurm selects the nodes."""
 
     name = "slurm"
     detached = True
     tick = 1.0
 
     def __init__(self, directory: Path, options: Options, workers: int | None = None) -> None:
-        """`workers`: jobs that are queued at once, at most.
+        """`workers`: maximum jobs in the queue.
 
         Raises:
-            UserError: submitit is not installed, no Slurm answers, or an option or a variable cannot be taken.
+            UserError: submitit is not installed, Slurm does not answer, or an option or a variable is not allowed.
         """
         try:
             import submitit
@@ -72,19 +72,19 @@ class SlurmEngine(BatchEngine):
                 "--launcher=slurm needs submitit: pip install 'submitit', or make setup EXTRAS=dev,slurm"
             ) from None
         if not squeue.answers():
-            raise UserError("--launcher=slurm: no Slurm answers here (squeue fails)")
+            raise UserError("--launcher=slurm: Slurm does not answer here (squeue fails)")
         super().__init__(directory, min(workers or MOST, MOST))
         self.submitit = submitit
-        # submitit keeps pickles there, which run what they hold when a job reads them.
+        # submitit keeps pickles there, which execute code when a job reads them.
         own(directory, state.PRIVATE, str(jobs.SUBMITTED))
         self.folder = private(directory / jobs.SUBMITTED, "the jobs of submitit")
         self.parameters = parameters(directory, options)
         self.variables = variables(os.environ, self.parameters)
 
     def adopt(self, expected: Mapping[str, Job]) -> dict[int, Job]:
-        """Takes up what an earlier launcher queued: jobs that wait or run, and ask for what is wanted now.
+        """Attaches to jobs that an earlier launcher queued, which wait or run, and match the sweep.
 
-        A job that waits but is no longer wanted, or in another form, is taken back.
+        A waiting job that is no longer in the sweep, or has changed, is withdrawn.
         """
         records = [*self._noted(), *self._unnoted()]
         said = squeue.of_sweep(self.directory, records)
@@ -107,7 +107,7 @@ class SlurmEngine(BatchEngine):
         return [record for record in records if record.engine == self.name and squeue.ID.fullmatch(record.id)]
 
     def _unnoted(self) -> list[jobs.Record]:
-        """Returns the jobs that a launcher queued in the moment before it was killed."""
+        """Returns the jobs that a launcher queued just before it was killed."""
         noted = self._noted()
         known, keys = {record.id for record in noted}, {record.key for record in noted}
         results = []
@@ -119,7 +119,7 @@ class SlurmEngine(BatchEngine):
         return results
 
     def _planned(self, identity: str, array: str) -> jobs.Record | None:
-        """Returns what a task of an array is to do, as it was written down before the array was queued."""
+        """Returns an array task's work, as written before the array was queued."""
         try:
             planned = json.loads(ordinary(self.folder / array / JOBS).read_text(encoding="utf-8"))
             entry = planned[int(identity.partition("_")[2] or 0)]
@@ -131,11 +131,11 @@ class SlurmEngine(BatchEngine):
         return jobs.Record(self.name, identity, job.arm, job.seed, digest(job), now(), array)
 
     def _outcome(self, identity: str, array: str) -> Outcome | None:
-        """Returns how a job says that it ended; None where it has not."""
+        """Returns the outcome that a job wrote; None if there is none."""
         return outcome(_result(self.folder / array, identity)) if array else None
 
     def _log(self, held: Held) -> Path:
-        """Returns where submitit has a job's own output go."""
+        """Returns the file of a job's own output through submitit."""
         return self.folder / held.array / f"{held.id}_0_log.out"
 
     def _submit(self) -> None:
@@ -157,9 +157,7 @@ class SlurmEngine(BatchEngine):
                 queued = executor.map_array(task, todo)
         except (self.submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
             message = [line for line in str(error).splitlines() if "error" in line] or str(error).splitlines()
-            raise UserError(
-                f"--launcher=slurm: sbatch does not take the jobs: {(message or ['?'])[-1].strip()}"
-            ) from error
+            raise UserError(f"--launcher=slurm: sbatch refuses the jobs: {(message or ['?'])[-1].strip()}") from error
         for place, job, item in zip(places, todo, queued, strict=True):
             jobs.note(self.directory, self._record(item.job_id, folder.name, job))
             self.held[place] = Held(job, item.job_id, folder.name)
@@ -167,7 +165,7 @@ class SlurmEngine(BatchEngine):
         self.wait = POLL[0]
 
     def _ask(self) -> None:
-        """Asks Slurm how the jobs stand."""
+        """Queries Slurm for the jobs' states."""
         if self._due():
             said = squeue.states([held.id for held in self.held.values()])
             self.last_query = time.monotonic()
@@ -178,7 +176,7 @@ class SlurmEngine(BatchEngine):
         return None if ended is None else Ended(place, held.job, ended)
 
     def _end(self, place: int, held: Held) -> Ended | None:
-        """Returns how a job ended that left no result, if it did."""
+        """Returns how a job without a result ended, if it did."""
         passed = time.monotonic() - held.since if held.since else 0.0
         name, word = f"slurm job {held.id}", held.word
         if word is None or not word.over:
@@ -197,12 +195,12 @@ class SlurmEngine(BatchEngine):
         squeue.cancel(ids)
 
     def close(self) -> None:
-        """Does nothing: jobs go on without their launcher."""
+        """Does nothing: jobs continue without their launcher."""
 
 
 @contextlib.contextmanager
 def _environment(env: Mapping[str, str]) -> Iterator[None]:
-    """Has this process's environment be `env` for a block: what submitit starts gets it."""
+    """Sets this process's environment to `env` for a block: submitit's subprocesses inherit it."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(env)
@@ -218,9 +216,9 @@ def _result(folder: Path, identity: str) -> Path:
 
 
 def task(job: Job) -> None:
-    """Does one run inside a Slurm job, and writes its outcome: what submitit calls there."""
+    """Does one run inside a Slurm job, and writes its outcome: called by submitit."""
     folder, identity = Path(os.environ["SUBMITIT_FOLDER"]), _me()
-    # Until the run's own handlers are set, being told to stop means to end at once: nothing is lost.
+    # Until the run's own handlers are set, a request to stop ends the process: nothing is lost.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     cpus = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE") or "1"
     os.environ.update(dict.fromkeys(THREADS, cpus))
@@ -231,13 +229,13 @@ def task(job: Job) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     signal.signal(signal.SIGUSR2, notice)
-    submitits = os.dup(1), os.dup(2)  # its own log, which is not the run's
+    submitits = os.dup(1), os.dup(2)  # its own log, separate from the run's
     redirect(job.workdir / "log.txt")
     before = run_status.read(job.workdir).step
     tasks, index = slurm_tasks(os.environ), int(os.environ.get("SLURM_PROCID", "0"))
     which = f", process {index} of {tasks}" if tasks > 1 else ""
     print(f"slurm job {_me()} on {os.environ.get('SLURMD_NODENAME', '?')}{which}", flush=True)
-    # Without others a run is trained in this process.
+    # A run with a single process is trained in this process.
     lead = replace(job, train=multiprocess.TRAIN) if tasks > 1 else job
     outcome = multiprocess.follow(job) if index else work(lead)
     sys.stdout.flush()
@@ -259,8 +257,8 @@ def _me() -> str:
 
 
 def _requeue() -> None:
-    """Has this job queued again, and waits to be ended; returns where Slurm does not take it, and the launcher does."""
-    print("its time is up: saved, and queued again", flush=True)
+    """Requeues this job and waits to be ended; returns if Slurm refuses, and the launcher requeues instead."""
+    print("time limit reached: saved and requeued", flush=True)
     done = subprocess.run(["scontrol", "requeue", _me()], capture_output=True, text=True)
     if done.returncode == 0:
         time.sleep(600)
@@ -268,13 +266,13 @@ def _requeue() -> None:
 
 
 def _leave() -> None:
-    """Ends this process without a result where Slurm is ending the job: whether it goes on is Slurm's to say."""
+    """Ends this process without a result if Slurm is ending the job: Slurm decides whether it continues."""
     word = squeue.states([_me()]).get(_me())
     if word is not None and word.state != "RUNNING":
         os._exit(0)
 
 
-SBATCH = Option("OPTION=VALUE", "any other option of sbatch, such as qos=high; may be given several times", True)
+SBATCH = Option("OPTION=VALUE", "any other option of sbatch, such as qos=high; repeatable", True)
 
 
 def _build(directory: Path, options: Mapping[str, Any], workers: int | None, runs: int) -> Built:
@@ -300,11 +298,11 @@ SLURM = Launcher(
     _build,
     options={
         "partition": Option("NAME", "the partition"),
-        "account": Option("NAME", "the account that is charged"),
-        "time": Option("LIMIT", "a job's time limit (4:00:00); a run that comes to it is saved and queued again"),
+        "account": Option("NAME", "the account to charge"),
+        "time": Option("LIMIT", "a job's time limit (4:00:00); a run that reaches it is saved and requeued"),
         "sbatch": SBATCH,
         "ntasks": NTASKS,
-        "nodes": Option("N", "nodes that a run's processes are spread over"),
+        "nodes": Option("N", "number of nodes for a run's processes"),
         "cpus": CPUS,
         "gpus": GPUS,
         "memory": MEMORY,

@@ -1,1 +1,1 @@
-"""Plans: what an arm costs on a target, before anything is spent."""
+"""Plans: the cost of an arm on a target, before anything is spent."""

@@ -1,8 +1,8 @@
-"""What the compiler says a program will do, counted from its optimised HLO: cycles, collectives, bytes, kernels.
+"""Counts of a program from its optimized HLO: cycles, collectives, bytes, kernels.
 
-XLA for TPUs estimates the cycles of every instruction but Pallas kernels; `cost_analysis` counts the body of a loop
-once. Here each instruction counts as often as its loops run it, and is given to the part of the model that its named
-scope says (`eval/cost/scopes.py`).
+XLA for TPUs estimates the cycles of every instruction except Pallas kernels; `cost_analysis` counts the body of a loop
+once. Here each instruction counts as often as its loops run it, and is assigned to the part of the model given by its
+named scope (`eval/cost/scopes.py`).
 """
 
 import re
@@ -15,15 +15,15 @@ from eval.cost.scopes import owner
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
                "ragged-all-to-all")  # fmt: skip
-# Custom calls that are attention's: Pallas on TPUs; on GPUs cuDNN's, and Pallas through Triton or Mosaic.
+# Custom calls of attention: Pallas on TPUs; on GPUs cuDNN, and Pallas through Triton or Mosaic.
 KERNEL_CALLS = re.compile(
     r'custom_call_target="(tpu_custom_call|__cudnn\$fmha\w*|__gpu\$xla\.gpu\.triton|triton_kernel_call|mosaic_gpu\w*)"'
 )
-# How the custom calls of a core begin, by platform; a core that is not named here is plain XLA and needs none.
+# Prefixes of the custom calls of a kernel, by platform; kernels not listed here are plain XLA and have none.
 CALLS_OF = {("gpu", "cudnn"): "__cudnn$fmha", ("tpu", "splash"): "", ("tpu", "flash"): "", ("gpu", "fused"): "fused",
             ("tpu", "fused"): "fused"}  # fmt: skip
 
-# A TPU spreads a collective over its start, the fusions it runs beside, and its end, and writes it down in each.
+# A TPU splits a collective over its start, the fusions it runs beside, and its end, and repeats it in each.
 _CHAIN = re.compile(r'\bchain_id="(\d+)"')
 _METADATA = re.compile(r"frontend_attributes=\{kernel_metadata=\{.*?\}\}, ", re.DOTALL)
 _BODY = re.compile(r'"custom_call_config":\{"body":"[^"]*"')
@@ -36,12 +36,12 @@ class Counts:
     """One execution of a program on one device.
 
     Attributes:
-        cycles: estimated, by part of the model (`scopes.PARTS`); empty where the compiler gives none.
-        kernels: kernels of attention (KERNEL_CALLS) by name -> how often they run; nobody estimates their cycles.
-        collectives: by kind -> (how often, bytes of the results).
+        cycles: estimated, by part of the model (`scopes.PARTS`); empty if the compiler gives none.
+        kernels: attention kernels (KERNEL_CALLS) by name -> executions; their cycles are not estimated.
+        collectives: by kind -> (executions, bytes of the results).
         moved: bytes of the operands and results of every instruction outside a fusion.
-        loops: how many times more bytes are read and written than if every loop ran once, as XLA's own count has it.
-        endless: loops whose number of turns is not known; their bodies count once.
+        loops: factor by which more bytes are read and written than if every loop ran once, as in XLA's own count.
+        endless: loops with an unknown trip count; their bodies count once.
     """
 
     cycles: Counter[str] = field(default_factory=Counter)
@@ -53,7 +53,7 @@ class Counts:
 
 
 def count(text: str) -> Counts:
-    """Returns what a program does, from `compiled.as_text()`."""
+    """Returns the counts of a program, from `compiled.as_text()`."""
     program = _Program(text)
     counts = Counts()
     chains: set[tuple[str, str]] = set()
@@ -78,10 +78,10 @@ def count(text: str) -> Counts:
 
 
 def missing(cores: str, kernels: Counter[str], platform: str) -> list[str]:
-    """Returns the attention cores whose custom call is not in a compiled program.
+    """Returns the attention kernels whose custom call is missing in a compiled program.
 
     Args:
-        cores: as the model was traced, joined by "+".
+        cores: the kernels in the traced model, joined by "+".
         kernels: of the compiled program.
         platform: that it was compiled for.
     """
@@ -90,7 +90,7 @@ def missing(cores: str, kernels: Counter[str], platform: str) -> list[str]:
 
 
 def _first(kind: str, line: str, chains: set[tuple[str, str]]) -> bool:
-    """Tells whether a collective was not met before as another piece of the same chain, and notes it."""
+    """Returns whether a collective is the first piece of its chain, and records it."""
     result = _CHAIN.search(line)
     if result is None:
         return True
@@ -100,7 +100,7 @@ def _first(kind: str, line: str, chains: set[tuple[str, str]]) -> bool:
 
 
 def _received(collective: Instruction) -> int:
-    """Returns the bytes of a collective's result; one that is started apart has its operand beside it."""
+    """Returns the bytes of a collective's result; an asynchronous one has its operand beside it."""
     if not collective.opcode.endswith("-start") or collective.opcode.startswith("all-reduce"):
         return collective.nbytes
     sizes = [_size(dtype, dims) for dtype, dims in arrays(collective.shape)]
@@ -115,7 +115,7 @@ def _size(dtype: str, dims: tuple[int, ...]) -> int:
 
 
 class _Program:
-    """A module with what `Module` leaves out: the lines themselves, which say who calls whom."""
+    """A module with what `Module` leaves out: the lines themselves, which contain the calls."""
 
     def __init__(self, text: str) -> None:
         text = _BODY.sub('"custom_call_config":{"body":""', _METADATA.sub("", text))
@@ -123,10 +123,10 @@ class _Program:
         self.lines = {result[1]: line for line in text.splitlines() if (result := _NAMED.match(line))}
         entry = _ENTRY.search(text)
         self.entry = entry[1] if entry else ""
-        self.inside: dict[str, bool] = {}  # instructions of fusions: their bytes never reach a memory
+        self.inside: dict[str, bool] = {}  # instructions of fusions: their bytes never reach memory
 
     def part(self, instruction: Instruction) -> str:
-        """Returns whose an instruction is. A fusion on a TPU has the name of its main instruction."""
+        """Returns the part of an instruction. A fusion on a TPU has the name of its main instruction."""
         named = owner(instruction.op_name)
         if named is not None:
             return named.part
@@ -134,7 +134,7 @@ class _Program:
         return max(shares, key=lambda one: shares[one]).part
 
     def run(self, name: str, times: int, counts: Counts, fused: bool = False) -> Iterator[tuple[Instruction, str, int]]:
-        """Yields (instruction, its line, how often it runs), those of called computations too."""
+        """Yields (instruction, its line, executions), including those of called computations."""
         computation = self.module.computations.get(name)
         for instruction in computation.instructions.values() if computation else ():
             line = self.lines[instruction.name]
@@ -154,7 +154,7 @@ class _Program:
                     yield from self.run(_called(line, "calls"), times, counts, fused=True)
 
     def _turns(self, line: str) -> int | None:
-        """Returns how often a loop runs: as XLA says, or counting from 0 to the constant that its condition names."""
+        """Returns a loop's trip count: from XLA's annotation, or counting from 0 to the constant in its condition."""
         if (known := re.search(r'"known_trip_count":\{"n":"(\d+)"', line)) is not None:
             return int(known[1])
         condition = self.module.computations.get(_called(line, "condition"))

@@ -1,4 +1,4 @@
-"""A line of a plan: what one arm costs."""
+"""A line of a plan: the cost of one arm."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,15 +9,15 @@ if TYPE_CHECKING:  # it starts JAX, which --help should not
 
 @dataclass(frozen=True)
 class Line:
-    """What one arm costs. Parameters, FLOPs and KV bytes are exact counts.
+    """The cost of one arm. Parameters, FLOPs and KV bytes are exact counts.
 
     Attributes:
-        tokens, flops: of one run's training, where the budget tells them; of a branch, of its decay alone.
-        runs: how many seeds.
-        programs: what the compiler says, by program (`PROGRAMS` of sweeps.plan).
-        hours_at_mfu: of one run's training at a stated MFU, {"mfu", "hours"}: an estimate. None where the chip's peak
-            is not published or the budget is one of seconds.
-        match: how near the arm came to what the sweep file has it match, as sweep.json holds it.
+        tokens, flops: of one run's training, if the budget determines them; of a branch, only its decay.
+        runs: number of seeds.
+        programs: the compiler's figures, by program (`PROGRAMS` of sweeps.plan).
+        hours_at_mfu: of one run's training at a stated MFU, {"mfu", "hours"}: an estimate. None if the chip's peak is
+            not published or the budget is in seconds.
+        match: how close the arm came to what the sweep file matches it to, as in sweep.json.
     """
 
     study: str
@@ -35,11 +35,11 @@ class Line:
 
     @property
     def good(self) -> bool:
-        """Whether all of it compiles and fits."""
+        """Whether all programs compile and fit."""
         return all(program.fits and not program.error for program in self.programs.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it as --json writes it; `memory` and `error` are those of the first program."""
+        """Returns the line for --json; `memory` and `error` are those of the first program."""
         first = next(iter(self.programs.values()))
         programs = {name: program.as_json() for name, program in self.programs.items()}
         return {**vars(self), "memory": first.memory, "error": first.error, "programs": programs}

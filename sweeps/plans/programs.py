@@ -32,17 +32,17 @@ class Program:
     """One program of one arm on one device of a target.
 
     Attributes:
-        memory: bytes: argument, output, temp, alias, and peak (what is alive at once); empty where it does not fit.
-        needed, available: bytes; 0 where nobody tells.
-        error: why it does not compile, where it isn't for its size.
-        kernel: the attention cores in it; one that a custom call should show and does not is named in `missing`.
-        missing: cores that were asked for, and whose custom call is not in the compiled program.
-        bytes_accessed: read and written, the bodies of loops as often as they run: XLA's own count, or where it gives
-            none (GPUs) the operands and results of every instruction outside a fusion.
-        cycles: estimated, by part of the model; Pallas kernels are not in it. Empty but on TPUs.
-        kernels: kernels of attention (Pallas, Triton, cuDNN) -> how often they run.
+        memory: bytes: argument, output, temp, alias, and peak (simultaneously alive); empty if it does not fit.
+        needed, available: bytes; 0 if unknown.
+        error: why it does not compile, other than its size.
+        kernel: its attention kernels; those whose expected custom call is absent are in `missing`.
+        missing: requested kernels whose custom call is not in the compiled program.
+        bytes_accessed: read and written, counting loops by their trips: XLA's own count, or, if it gives none (GPUs),
+            the operands and results of every instruction outside a fusion.
+        cycles: estimated, by part of the model, without Pallas kernels. Empty except on TPUs.
+        kernels: attention kernels (Pallas, Triton, cuDNN) -> executions.
         collectives: [{kind, count, bytes}].
-        roofline: the least time that one device needs for it by the chip's published rates; None: nothing is published.
+        roofline: the minimum time on one device by the chip's published rates; None if nothing is published.
     """
 
     memory: dict[str, int] = field(default_factory=dict)
@@ -59,22 +59,22 @@ class Program:
 
     @property
     def fits(self) -> bool:
-        """Whether one device's memory is enough, as far as is known."""
+        """Whether one device's memory is enough, as far as known."""
         return not self.available or self.needed <= self.available
 
     def as_json(self) -> dict[str, Any]:
-        """Returns all of it, and the verdict."""
+        """Returns all fields, and the verdict."""
         return {**asdict(self), "fits": self.fits and not self.error}
 
 
 def identity(config: ConfigDict) -> str:
-    """Returns what decides an arm's programs; the learning rate, say, is an argument of them."""
+    """Returns the identity of an arm's programs; the learning rate, for example, is an argument and not part of it."""
     shapes = [config.data.batch_size, config.data.length, config.data.packing, config.data.weights.text > 0]
     return f"{steps.shaping(config)} {shapes} {fields.to_dict(config.mesh)} {fields.to_dict(config.eval.throughput)}"
 
 
 def compiled(config: ConfigDict, target: Target, name: str) -> Program:
-    """Compiles one program (a name of PROGRAMS) of a resolved config; what does not fit or compile is told so."""
+    """Compiles one program (a name of PROGRAMS) of a resolved config; records why one does not fit or compile."""
     try:
         with compiling_for(target.platform):
             lowered = PROGRAMS[name](config, target)
@@ -88,7 +88,8 @@ def compiled(config: ConfigDict, target: Target, name: str) -> Program:
     memory = programs.analysis(done) or {}
     account = done.memory_analysis()
     if account is not None and target.platform == "tpu":
-        # Arguments and temporaries are not all alive at once, and this is what the compiler held against the chip.
+        # Arguments and temporaries are not all alive at once; this is what the compiler compared with the chip's
+        # memory.
         memory["peak"] = int(account.peak_memory_in_bytes)
     counts = hlo.count(done.as_text() or "")
     accessed = round((done.cost_analysis() or {}).get("bytes accessed", 0.0) * counts.loops) or counts.moved
@@ -111,7 +112,7 @@ def compiled(config: ConfigDict, target: Target, name: str) -> Program:
 
 
 def over_all(config: ConfigDict, target: Target) -> ConfigDict:
-    """Returns the config with its rows divided over all chips of a target, where its mesh asks for one device."""
+    """Returns the config with its rows divided over all chips of a target, if its mesh has one device."""
     sizes = meshes.sizes(config.mesh, len(target.devices))
     if len(target.devices) == 1 or target.name in LOCAL or math.prod(sizes.values()) > 1:
         return config
@@ -134,18 +135,18 @@ def _train_step(config: ConfigDict, target: Target) -> jax.stages.Lowered:
 
 
 def _decode(config: ConfigDict, target: Target) -> jax.stages.Lowered:
-    """Decoding is a single device's: every one has its own rows, and nothing is sent."""
+    """Decoding runs on a single device: each has its own rows, and nothing is sent."""
     shape, abstract = programs.shape(config), steps.abstract(config)
     cache = jax.eval_shape(lambda: programs.filled_cache(config))
     tokens = jax.ShapeDtypeStruct((shape.decode_batch_size,), jnp.int32)
-    # A function of its own: what was traced for another platform is not to be had again.
+    # A separate function: a trace for another platform cannot be reused.
     fresh = jax.jit(inspect.unwrap(programs.decode_steps), static_argnums=(0, 1), donate_argnums=3)
     placed = _on(target, (abstract.params, cache, tokens))
     return compile_only.lower(fresh, abstract.graphdef, shape.new_tokens, *placed, platform=target.platform)
 
 
 def _on(target: Target, tree: Any) -> Any:
-    """Returns shapes that lie on the target's first device; what spans several says itself where it lies."""
+    """Returns shapes placed on the target's first device; shapes over several devices carry their own sharding."""
     where = SingleDeviceSharding(target.devices[0])
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), tree)
 

@@ -1,9 +1,9 @@
-"""The roofline (Williams et al. 2009): the least time a program needs, by what a chip's vendor publishes of it.
+"""The roofline (Williams et al. 2009): the minimum time of a program, from a chip's published rates.
 
     seconds >= max(FLOPs / peak FLOP/s, bytes / memory bandwidth)
 
 A bound, not an estimate: it leaves out kernel launches, collectives, and everything that is not a matmul at peak. The
-peak is that of dense bfloat16; float32 matmuls are slower, so that the bound holds for them too.
+peak is that of dense bfloat16; float32 matmuls are slower, so the bound holds for them too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Roofline:
     """The bound of one program on one device.
 
     Attributes:
-        flops: by formula, of one device.
+        flops: by formula, on one device.
         bytes: read and written in its memory.
         compute_seconds, memory_seconds: at the published rates.
         seconds: the larger of the two.
@@ -36,7 +36,7 @@ class Roofline:
 
     @classmethod
     def of(cls, chip: Chip | None, flops: float, nbytes: int) -> Roofline | None:
-        """Returns the bound; None where nothing is published of the chip."""
+        """Returns the bound; None if nothing is published for the chip."""
         if chip is None:
             return None
         compute, memory = flops / chip.flops, nbytes / chip.bandwidth

@@ -1,4 +1,4 @@
-"""A plan for people: the table of arms, what the compiler says of each program, and what does not fit."""
+"""The printed plan: the table of arms, the compiler's figures for each program, and what does not fit."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 ARMS = ("arm", "runs", "parameters", "FLOPs/token", "KV bytes/token", "FLOPs/run", "arguments", "temp", "peak", "fits")
 DETAILS = ("arm", "program", "attention", "peak", "moved", "at least", "cycles", "by part", "kernels", "collectives")
-SHOWN = 4  # parts of the model whose cycles are told
+SHOWN = 4  # parts of the model whose cycles are shown
 
 
 def size(number: float | None) -> str:
-    """Returns bytes for people, in binary units by name."""
+    """Returns bytes in binary units."""
     if number is None:
         return ""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -46,7 +46,7 @@ def cells(line: "Line") -> tuple[str, ...]:
 
 
 def fits(line: "Line") -> str:
-    """Returns how much the memory of a device exceeds what an arm needs, or the other way round."""
+    """Returns by how much a device's memory exceeds an arm's need, or falls short."""
     programs = line.programs.values()
     if any(program.error for program in programs):
         return "does not compile"
@@ -77,26 +77,26 @@ def details(line: "Line") -> list[tuple[str, ...]]:
 
 
 def attention(program: "Program") -> str:
-    """Returns the attention cores of a program, and those that were asked for and are not in it."""
+    """Returns the attention kernels of a program, and requested ones that are missing."""
     return f"{program.kernel} (no kernel of {program.missing})".strip() if program.missing else program.kernel
 
 
 def bound(program: "Program") -> str:
-    """Returns the least time of a program by its chip's published rates, and what binds it."""
+    """Returns the minimum time of a program by its chip's published rates, and what limits it."""
     if program.roofline is None:
         return ""
     return f"{1000 * program.roofline.seconds:.3g} ms ({program.roofline.bound_by})"
 
 
 def shares(program: "Program") -> str:
-    """Returns the parts of the model that take the most of a program's estimated cycles."""
+    """Returns the parts of the model with the most estimated cycles."""
     total = sum(program.cycles.values())
     most = sorted(program.cycles.items(), key=lambda item: -item[1])[:SHOWN]
     return ", ".join(f"{part.replace('_', ' ')} {100 * cycles / total:.0f}%" for part, cycles in most if total)
 
 
 def verdicts(line: "Line", target: Target) -> list[str]:
-    """Returns a line for each program of an arm that does not fit or not compile."""
+    """Returns a line for each program of an arm that does not fit or compile."""
     messages = []
     for name, program in line.programs.items():
         what = f"{line.arm}: the {name.replace('_', ' ')}"
@@ -112,24 +112,24 @@ def verdicts(line: "Line", target: Target) -> list[str]:
 
 
 def total(lines: "Sequence[Line]") -> str:
-    """Returns the whole sweep in words."""
+    """Returns the total of the sweep in words."""
     runs = sum(line.runs for line in lines)
     text = f"{len(lines)} arms, {runs} runs"
     known = [(line.runs * line.tokens, line.runs * line.flops) for line in lines if line.tokens and line.flops]
     if len(known) == len(lines):
         tokens, flops = (sum(part) for part in zip(*known, strict=True))
-        text += f"; {tokens:,} tokens and {flops:.3g} FLOPs of training in all"
+        text += f"; {tokens:,} tokens and {flops:.3g} FLOPs of training in total"
     return text
 
 
 def hours(line: "Line") -> str:
-    """Returns how long one run's training takes at the assumed MFU, in words."""
+    """Returns the training time of one run at the assumed MFU, in words."""
     message = line.hours_at_mfu or {}
-    return f"{line.arm}: about {message['hours']:.3g} hours of training a run at {100 * message['mfu']:.0f}% MFU"
+    return f"{line.arm}: about {message['hours']:.3g} hours of training per run at {100 * message['mfu']:.0f}% MFU"
 
 
 def show(lines: "Sequence[Line]", target: Target, console: Console) -> None:
-    """Prints the plan: on a terminal as wide as that is, elsewhere in plain lines that nothing cuts."""
+    """Prints the plan: fitted to a terminal, elsewhere as plain lines that are not truncated."""
     _table(ARMS, [cells(line) for line in lines], console)
     if target.platform != "cpu":
         print()

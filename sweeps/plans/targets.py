@@ -1,4 +1,4 @@
-"""What a sweep is planned for: this machine's processors or GPU, or TPUs and GPUs that need not be here."""
+"""The target of a plan: this machine's processors or GPU, or TPUs and GPUs that need not be here."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +16,10 @@ class Target:
     """Hardware to compile for.
 
     Attributes:
-        name: as given.
+        name: as on the command line.
         platform: cpu, gpu or tpu.
-        devices: JAX's; of hardware that is not there, its descriptions.
-        capacity: bytes of memory that programs may use of one device; 0 where nothing tells.
+        devices: JAX's; for hardware that is not here, its descriptions.
+        capacity: usable bytes of one device; 0 if unknown.
     """
 
     name: str
@@ -34,12 +34,12 @@ class Target:
 
     @property
     def chip(self) -> Chip | None:
-        """What the vendor publishes of one device; None of a CPU."""
+        """The vendor's figures for one device; None for a CPU."""
         return None if self.platform == "cpu" else chip(self.devices[0].device_kind)
 
 
 def check(name: str) -> None:
-    """Makes sure that a target's name is one.
+    """Checks that a target's name is valid.
 
     Raises:
         UserError: it is not.
@@ -51,7 +51,7 @@ def open_target(name: str) -> Target:
     """Returns a target, before any other device work.
 
     Raises:
-        UserError: no such target, what compiles for it is not installed, or no GPU here.
+        UserError: no such target, its compiler is not installed, or there is no GPU here.
     """
     platform = compile_only.check(name, LOCAL)
     import jax
@@ -69,7 +69,7 @@ def open_target(name: str) -> Target:
 
 
 def refusal(problem: Exception) -> str:
-    """Returns the first line of what a program failed with, as a plan tells it."""
+    """Returns the first line of a program's failure, for a plan."""
     if isinstance(problem, ConfigError):
         return str(problem)
     return f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"

@@ -1,8 +1,8 @@
-"""The grammar of a sweep's axes: what varies, and how the variations combine.
+"""The grammar of a sweep's axes: what varies, and how variations combine.
 
 An axis is a dictionary, one of
 
-- `{"model.num_heads": [1, 2, 4]}`: a field and its values; a value that is no list is one value; several fields in
+- `{"model.num_heads": [1, 2, 4]}`: a field and its values; a value that is not a list is one value; several fields in
   one dictionary are multiplied;
 - `{"product": [AXIS, ...]}`: every choice of one axis with every choice of the others;
 - `{"zip": [AXIS, ...]}`: the first choices together, the second choices together, ...; lengths must be equal;
@@ -11,7 +11,7 @@ An axis is a dictionary, one of
   choices with the first ones of the rest: all features, and each one taken away. `[{"model.attention.qk_norm":
   [True, False]}, {"model.mlp": ["swiglu", "gelu"]}]` is three arms; the first is the baseline unless another is named.
 
-`where=` beside `axes` keeps the combinations for which a condition holds: see sweeps/spec/where.py.
+`where=` beside `axes` keeps the combinations that satisfy a condition: see sweeps/spec/where.py.
 
 Each choice is an *assignment*, `{dotted field: value}`. Tuples are values (`(64, 0)` is one window pattern); lists and
 ranges are lists of values.
@@ -34,16 +34,16 @@ MOST_ARMS = 10_000
 
 
 def values_of(value: Any) -> list[Any]:
-    """Returns a leaf's values: those of a list or range, or the one value given."""
+    """Returns a leaf's values: those of a list or range, or the single value."""
     return list(value) if isinstance(value, list | range) else [value]
 
 
 def check(axis: Any, where: str) -> list[str]:
-    """Returns every problem of an axis (shape, fields, types, lengths), a line each.
+    """Returns every problem of an axis (shape, fields, types, lengths), one per line.
 
     Args:
-        axis: what the sweep file gave.
-        where: how messages name it, e.g. `axes[0]`.
+        axis: from the sweep file.
+        where: its name in messages, such as `axes[0]`.
     """
     if not isinstance(axis, Mapping) or not axis:
         return [f"{where} = {axis!r}: must be a dictionary, a field with its values or one of {', '.join(COMBINATORS)}"]
@@ -101,7 +101,7 @@ def _check_leaf(field: Any, value: Any, where: str) -> list[str]:
 
 
 def unknown_field(name: str) -> str:
-    """Returns the line that refuses a field which is not in the schema, with the nearest that is."""
+    """Returns the message that refuses an unknown field, with the nearest known one."""
     kinds = fields.types()
     inside = dict.fromkeys(f[len(name) + 1 :].split(".")[0] for f in kinds if f.startswith(f"{name}."))
     if inside:
@@ -110,7 +110,7 @@ def unknown_field(name: str) -> str:
 
 
 def type_problems(field: str, value: Any) -> list[str]:
-    """Returns what is wrong with the type of one value of a field that exists."""
+    """Returns the type problems of one value of a known field."""
     try:
         fields.set_field(_schema(), field, value)
     except ConfigError as error:
@@ -126,7 +126,7 @@ _SCHEMA = fields.from_dict({})
 
 
 def fields_of(axis: Mapping[str, Any]) -> list[str]:
-    """Returns the dotted fields an axis sets, in order, each once."""
+    """Returns the dotted fields that an axis sets, in order, each once."""
     if len(axis) == 1 and next(iter(axis)) in COMBINATORS:
         (children,) = axis.values()
         return list(dict.fromkeys(field for child in children for field in fields_of(child)))
@@ -134,7 +134,7 @@ def fields_of(axis: Mapping[str, Any]) -> list[str]:
 
 
 def count(axis: Mapping[str, Any]) -> int:
-    """Returns how many assignments an axis has, without building them. The axis must be sound (see `check`)."""
+    """Returns the number of assignments of an axis, without building them. The axis must be valid (see `check`)."""
     kind = next(iter(axis))
     if kind not in COMBINATORS:
         return _product(len(values_of(value)) for value in axis.values())
@@ -154,7 +154,7 @@ def _product(numbers: Iterator[int] | Sequence[int]) -> int:
 
 
 def assignments(axis: Mapping[str, Any]) -> list[Assignment]:
-    """Returns an axis's assignments in the order of the file. The axis must be sound (see `check`)."""
+    """Returns an axis's assignments in file order. The axis must be valid (see `check`)."""
     kind = next(iter(axis))
     if kind not in COMBINATORS:
         choices = [[{field: value} for value in values_of(values)] for field, values in axis.items()]

@@ -1,7 +1,7 @@
 """Runs that continue others of the sweep: `init_from = "arm:NAME"` starts each seed from that arm's run of that seed.
 
-So continued training (another scaling, another length, fewer KV heads by surgery) is an arm like any other: it begins
-when the run it continues is done. No JAX.
+So continued training (another scaling, another length, fewer KV heads by surgery) is an ordinary arm: it starts when
+the run it continues is done. No JAX.
 """
 
 from collections.abc import Iterable
@@ -34,13 +34,13 @@ def parent(run: Run) -> str | None:
 
 
 def same(on_disk: Any, config: ConfigDict) -> bool:
-    """Tells whether the path in a run's config.json is the run that `config` continues, wherever the sweep lay then."""
+    """Returns whether the path in a run's config.json is the run that `config` continues, also in a moved sweep."""
     expected = key(config)
     return expected is not None and Path(str(on_disk)).parts[-3:] == ("runs", *Path(expected).parts)
 
 
 def problems(studies: Iterable[Study]) -> list[str]:
-    """Returns a line for each arm that continues what is not there: no such arm, other seeds, or itself in the end."""
+    """Returns a line for each arm with an invalid continuation: no such arm, other seeds, or a cycle."""
     known = {arm.name: (arm, study) for study in studies for arm in study.arms}
     results = []
     for name, (arm, study) in known.items():
@@ -49,7 +49,7 @@ def problems(studies: Iterable[Study]) -> list[str]:
             continue
         where = f"{study.name}: arm {name}: init_from = '{PREFIX}{before}'"
         if before not in known:
-            results.append(f"{where}: no arm of that name{nearest(before, known)}")
+            results.append(f"{where}: no arm with that name{nearest(before, known)}")
             continue
         lacking = sorted(set(study.seeds) - set(known[before][1].seeds))
         if lacking:
@@ -62,7 +62,7 @@ def problems(studies: Iterable[Study]) -> list[str]:
 
 
 def _ancestors(name: str, known: dict[str, Any]) -> list[str]:
-    """Returns the arms that one continues, the next first; ends where they repeat."""
+    """Returns the arms that an arm continues, the next first; ends where they repeat."""
     results: list[str] = []
     while name in known:
         before = continued(known[name][0].config)

@@ -1,4 +1,4 @@
-"""A sweep file as it is given: split into its studies, and everything checked that can be before arms are built."""
+"""A sweep file as given: split into its studies, and checked as far as possible before arms are built."""
 
 import math
 from collections.abc import Mapping
@@ -28,29 +28,29 @@ INHERITED = (
     "target",
     "evals",
     "columns",
-)  # beside `studies`, each study has them
+)  # beside `studies`, they apply to each study
 SHARED_KEYS = ("title", "question", "fixed", "derived", *INHERITED)
 STUDY_KEYS = ("axes", "baseline", "highlight", *SHARED_KEYS)
-MOST_SEEDS = 2**63  # as `config.seed`
-SOLVED = {"accuracy": 1.0, "loss": 1e9}  # the keys of `solved`, and the most each may be
+MOST_SEEDS = 2**63  # as in `config.seed`
+SOLVED = {"accuracy": 1.0, "loss": 1e9}  # the keys of `solved`, and their maximum values
 
 
 @dataclass
 class Draft:
-    """A study as the file gives it, its shared keys merged in."""
+    """A study from the file, with shared keys merged in."""
 
     name: str
-    where: str  # how messages name it: "" for the only study
+    where: str  # its prefix in messages: "" for the only study
     given: dict[str, Any]
     folder: Path
-    fixed: frozenset[str] = frozenset()  # the fields of its own `fixed`, not of the one beside `studies`
+    fixed: frozenset[str] = frozenset()  # the fields of its own `fixed`, not of the shared one
     base: ConfigDict = field(default_factory=ConfigDict)
 
 
 def split(given: Any, file: Path) -> tuple[list[Draft], list[str]]:
-    """Splits a sweep into its studies and names every key that does not belong."""
+    """Splits a sweep into its studies and reports every unknown key."""
     if not isinstance(given, Mapping):
-        return [], [f"get_sweep() gave {type(given).__name__}, must be a dictionary"]
+        return [], [f"get_sweep() returned {type(given).__name__}, must be a dictionary"]
     if "studies" not in given:
         known = ("name", "studies", *STUDY_KEYS)
         problems = _unknown_keys(given, known, "")
@@ -87,7 +87,7 @@ def _unknown_keys(given: Mapping[str, Any], known: tuple[str, ...], where: str) 
 
 
 def check_study(draft: Draft, overrides: Mapping[str, Any]) -> list[str]:
-    """Everything that can be said of a study before its arms are built; loads its base config."""
+    """Reports everything that can be checked before a study's arms are built; loads its base config."""
     given, where = draft.given, draft.where
     problems = []
     base = given.get("base")
@@ -117,8 +117,10 @@ def check_study(draft: Draft, overrides: Mapping[str, Any]) -> list[str]:
             problems.append(f"{where}{key} = {given[key]!r}: must be text")
     if not problems:
         choices = axes.assignments({"product": list(given["axes"])}) if given.get("axes") else [{}]
-        idle = [name for name in draft.fixed if all(name in choice for choice in choices)]  # what axes always set
-        problems += [f"{where}fixed: {name} is an axis too; take one away" for name in sorted(idle)]
+        idle = [
+            name for name in draft.fixed if all(name in choice for choice in choices)
+        ]  # fields that axes always set
+        problems += [f"{where}fixed: {name} is an axis too; remove one" for name in sorted(idle)]
         problems += _check_overrides(draft, overrides)
         varied = _taken(draft, with_ladder=False)
         evals = given.get("evals", ["loss"])
@@ -166,7 +168,7 @@ def _check_axes(given: Any, where: str) -> list[str]:
 
 
 def seeds_of(given: Mapping[str, Any], every: bool = False) -> Any:
-    """Returns a study's seeds as its file lists them; of a plan of looks the first look's, or `every` one's."""
+    """Returns a study's seeds from its file; for a plan of looks those of the first look, or of `every` look."""
     seeds = given.get("seeds", [0])
     if not isinstance(seeds, Mapping):
         return seeds
@@ -178,14 +180,14 @@ def _check_seeds(seeds: Any, where: str) -> list[str]:
         return [f"{where} = {seeds!r}: must be a list of whole numbers, such as [0, 1, 2]"]
     bad = [s for s in seeds if isinstance(s, bool) or not isinstance(s, int) or not 0 <= s < MOST_SEEDS]
     if bad:
-        return [f"{where} = {list(seeds)}: {bad[0]!r} is no whole number of 0 .. {MOST_SEEDS - 1}"]
+        return [f"{where} = {list(seeds)}: {bad[0]!r} is not a whole number in 0 .. {MOST_SEEDS - 1}"]
     if len(set(seeds)) < len(seeds):
         return [f"{where} = {list(seeds)}: lists a seed twice"]
     return []
 
 
 def _check_solved(solved: Any, where: str) -> list[str]:
-    """`solved` says from which accuracy at the training length, or validation loss, on a seed has solved its task."""
+    """Checks `solved`: the accuracy at the training length, or validation loss, that solves the task."""
     if solved is None:
         return []
     if not isinstance(solved, Mapping) or not solved:
@@ -216,9 +218,9 @@ def _check_overrides(draft: Draft, overrides: Mapping[str, Any]) -> list[str]:
     problems = []
     for name in overrides:
         if name in axes.RESERVED:
-            problems.append(f"--config.{name}: a sweep sets it itself; {axes.RESERVED[name]}")
+            problems.append(f"--config.{name}: is set by the sweep; {axes.RESERVED[name]}")
         elif name in taken:
-            problems.append(f"--config.{name}: is {taken[name]} of {draft.name}; change the sweep file")
+            problems.append(f"--config.{name}: is {taken[name]} of {draft.name}; change it in the sweep file")
     return problems
 
 

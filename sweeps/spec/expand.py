@@ -1,4 +1,4 @@
-"""From a sweep file to arms with resolved configs; everything impossible is refused at once, before anything runs.
+"""Expands a sweep file to arms with resolved configs; reports everything impossible at once, before anything runs.
 
 A sweep file has `get_sweep()`, which returns a dictionary:
 
@@ -16,19 +16,19 @@ A sweep file has `get_sweep()`, which returns a dictionary:
         care=0.01,                                            # nats: the report says how many seeds would show them
         select=dict(field="optimizer.learning_rate", values=[1e-3, 3e-3], seeds=[100]),  # see sweeps/spec/select.py
         ladder=dict(by="budget.amount", values=[500, 1000, 2000]),  # gains in compute; see sweeps/spec/ladder.py
-        baseline="h4",                                        # the arm others are compared with
-        target=2.2,                                           # nats: the report tells steps and tokens to this loss
-        solved=dict(accuracy=0.9, loss=0.2),                  # for tasks that jump; see report/statistics/solving.py
+        baseline="h4",                                        # the arm that others are compared with
+        target=2.2,                                           # nats: the report has steps and tokens to this loss
+        solved=dict(accuracy=0.9, loss=0.2),                  # for sudden transitions; see report/statistics/solving.py
         evals=["loss", "throughput"],                         # run after training
         columns=["model.num_heads", "loss", "difference"],    # of table.tex and table.md; see configs/columns.py
-        highlight=["h1", "h4"],                               # arms in colour where there are more than 24
+        highlight=["h1", "h4"],                               # arms in colour if there are more than 24
     )
 
 or `dict(name=..., studies={"heads": {...}, "windows": {...}})`, where each study is such a dictionary, and `base`,
 `fixed`, `derived`, `arm`, `where`, `ladder`, `match`, `seeds`, `care`, `select`, `solved`, `target`, `evals`
-and `columns` beside `studies` hold for all of them. Arm names are unique over all studies, because they name folders,
+and `columns` beside `studies` apply to all of them. Arm names are unique over all studies, because they name folders,
 and an arm may continue another one's runs (`init_from = "arm:NAME"`, see sweeps/spec/chains.py). Command-line overrides
-hold for every arm; they come after `fixed` and the axes and before `derived`, so that derived fields follow them.
+apply to every arm; they come after `fixed` and the axes and before `derived`, so that derived fields follow them.
 """
 
 import copy
@@ -56,7 +56,7 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Sweep:
 
     Raises:
         UserError: the file is missing, fails, or has no `get_sweep`.
-        ConfigError: with one line for each thing wrong with it and for each arm that cannot be.
+        ConfigError: with one line for each problem and for each impossible arm.
     """
     module = cli.load_module(path)
     if not hasattr(module, "get_sweep"):
@@ -71,7 +71,7 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Sweep:
 
 
 def expand(given: Any, *, file: Path, overrides: Mapping[str, Any] | None = None) -> Sweep:
-    """Expands a sweep dictionary (see `load`); `file` is where it came from."""
+    """Expands a sweep dictionary (see `load`); `file` is its source."""
     overrides = dict(overrides or {})
     given_studies, problems = drafts.split(given, file)
     for draft in given_studies:
@@ -110,7 +110,7 @@ def _relative(file: Path) -> str:
 
 
 def _arms(draft: Draft, overrides: Mapping[str, Any], rung: Mapping[str, Any]) -> tuple[list[Arm], list[str]]:
-    """Builds a study's arms, and a line for each one that cannot be; `rung` is what its ladder sets."""
+    """Builds a study's arms, and a line for each impossible one; `rung` has the fields that its ladder sets."""
     given = draft.given
     choices = axes.assignments({"product": list(given["axes"])}) if given.get("axes") else [{}]
     derived = given.get("derived", {})
@@ -141,14 +141,14 @@ def _arms(draft: Draft, overrides: Mapping[str, Any], rung: Mapping[str, Any]) -
         arms = [arm for arm, _ in pairs]
         problems += [line for _, unnamed in pairs for line in unnamed]
     if not arms and not problems:
-        problems.append(f"{draft.where}where: keeps none of {len(choices)} combinations")
+        problems.append(f"{draft.where}where: excludes all {len(choices)} combinations")
     return arms, problems + _same_configs(arms, draft.where)
 
 
 def _named(
     draft: Draft, varied: axes.Assignment, overrides: dict[str, Any], config: ConfigDict
 ) -> tuple[Arm, list[str]]:
-    """Returns the arm, and what is wrong with its name; a default stands in for one that cannot be."""
+    """Returns the arm, and what is wrong with its name; an invalid name is replaced by the default."""
     label = names.default(varied) or draft.name
     try:
         return Arm(draft.name, names.of(draft.given.get("arm"), config, label), overrides, dict(varied), config), []
@@ -157,7 +157,7 @@ def _named(
 
 
 def _matched(draft: Draft, arm: Arm, solved: match.Draft) -> tuple[Arm, list[str]]:
-    """Returns the arm with the fields that `match` solved, which its name may tell."""
+    """Returns the arm with the fields solved by `match`, which its name may contain."""
     if not solved.solved:
         return arm, []
     config = solved.build(solved.solved)
@@ -168,7 +168,7 @@ def _matched(draft: Draft, arm: Arm, solved: match.Draft) -> tuple[Arm, list[str
 
 
 def _derive(config: ConfigDict, derived: Mapping[str, Callable[[ConfigDict], Any]]) -> tuple[dict[str, Any], list[str]]:
-    """Sets the derived fields in place; returns them, and what went wrong."""
+    """Sets the derived fields in place; returns them, and the errors."""
     values: dict[str, Any] = {}
     for name, function in derived.items():
         try:
@@ -215,7 +215,7 @@ def _study(draft: Draft, arms: list[Arm]) -> Study:
 
 
 def _rung(study: Study, climbed: Ladder | None, value: float | None) -> Study:
-    """Returns the study as it is at a rung of its ladder; the highest is itself."""
+    """Returns the study at a rung of its ladder; the highest is the study itself."""
     if climbed is None or value is None:
         return study
     study = replace(study, ladder=climbed, rung=value)
@@ -232,7 +232,7 @@ def _rung(study: Study, climbed: Ladder | None, value: float | None) -> Study:
 
 
 def _selection(draft: Draft, study: Study) -> tuple[list[Study], list[str]]:
-    """Returns the study that tries the values of `select`, which goes before, and what cannot be."""
+    """Returns the study that tries the values of `select`, which runs first, and its problems."""
     if study.select is None or study.select.strip:
         return [], []
     arms, problems = select.trials(study.select, study.arms, draft.where)
@@ -243,7 +243,7 @@ def _selection(draft: Draft, study: Study) -> tuple[list[Study], list[str]]:
     )  # fmt: skip
     if select.MEASURED not in study.evals:
         problems.append(
-            f"{draft.where}evals = {list(study.evals)}: must hold {select.MEASURED!r}, by which `select` chooses"
+            f"{draft.where}evals = {list(study.evals)}: must contain {select.MEASURED!r}, by which `select` chooses"
         )
     return [tried], problems
 
@@ -253,7 +253,7 @@ def _check_names(study: Study) -> list[str]:
     shown = ", ".join(arms[:20]) + (f" and {len(arms) - 20} more" if len(arms) > 20 else "")
     named = [("baseline", study.baseline)] if study.baseline is not None else []
     return [
-        f"{study.name}: {key} = {name!r} is no arm{nearest(name, arms)}; the arms are {shown}"
+        f"{study.name}: {key} = {name!r} is not an arm{nearest(name, arms)}; the arms are {shown}"
         for key, name in [*named, *(("highlight", name) for name in study.highlight)]
         if name not in arms
     ]

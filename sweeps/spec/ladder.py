@@ -2,18 +2,18 @@
 
     ladder=dict(by="budget.amount", values=[50, 100, 200, 400])
 
-trains every arm with each budget, of the config's `budget.kind`. The highest rung is the arm itself, under its own
-name; the lower ones are arms of their own (`h1@amount=50`), with the study's seeds and with a selection of their own
-where the study has `select`. Keys:
+trains every arm with each budget, in the unit of the config's `budget.kind`. The highest rung is the arm itself, under
+its own name; the lower ones are separate arms (`h1@amount=50`), with the study's seeds and with their own selection if
+the study has `select`. Keys:
 
     by                    budget.amount, or a size: model.width, model.num_layers
     values                two or more numbers
     branches              with budget.amount and optimizer.schedule = "wsd": one run of the highest budget serves all;
-                          each lower rung continues its checkpoint from where its own decay begins, and is to the bit
+                          each lower rung continues its checkpoint from where its own decay starts, and is, to the bit,
                           the run that would have been trained alone. `select` then chooses once, at the highest rung
-    tokens_per_parameter  of a ladder by size, required: each rung trains on so many tokens a parameter (all of them)
+    tokens_per_parameter  for a ladder by size, required: each rung trains on this many tokens per parameter
 
-Of the evaluations, the lower rungs run `loss` and `throughput`. No JAX.
+Of the study's evaluations, the lower rungs run `loss` and `throughput`. No JAX.
 """
 
 import math
@@ -29,19 +29,19 @@ from sweeps.spec.sweep import Arm, Ladder
 KEYS = ("by", "values", "branches", "tokens_per_parameter")
 BUDGET = "budget.amount"
 SIZES = ("model.width", "model.num_layers")
-EVALS = ("loss", "throughput")  # that a lower rung runs, of the study's
-MEASURED = "loss"  # the evaluation that gains are made from
+EVALS = ("loss", "throughput")  # of the study's evaluations, those that a lower rung runs
+MEASURED = "loss"  # the evaluation that gains are computed from
 
 
 def check(given: Any, taken: Mapping[str, str], fixed: frozenset[str], evals: Any, where: str) -> list[str]:
-    """Returns what is wrong with a sweep's `ladder`, a line each.
+    """Returns the problems of a sweep's `ladder`, one per line.
 
     Args:
         given: the dictionary, or None.
-        taken: {field: what sets it already}.
+        taken: {field: what already sets it}.
         fixed: the fields of the study's own `fixed`.
         evals: the study's.
-        where: how messages name it.
+        where: its name in messages.
     """
     if given is None:
         return []
@@ -55,13 +55,13 @@ def check(given: Any, taken: Mapping[str, str], fixed: frozenset[str], evals: An
     if by not in (BUDGET, *SIZES):
         return [f"{where}.by = {by!r}: must be {BUDGET}, {' or '.join(SIZES)}{nearest(str(by), (BUDGET, *SIZES))}"]
     if by in taken:
-        problems.append(f"{where}.by = {by!r}: is {taken[by]} already")
+        problems.append(f"{where}.by = {by!r}: is already {taken[by]}")
     problems += [
         f"{where}: {name} is also in `fixed`, which the ladder would overwrite"
         for name in sorted(fixed & set(sets(given)))
     ]
     if MEASURED not in evals:
-        problems.append(f"{where}: evals must hold {MEASURED!r}, which gains are made from")
+        problems.append(f"{where}: evals must contain {MEASURED!r}, from which gains are computed")
     return [*problems, *_check_values(given, where), *_check_kind(given, taken, where)]
 
 
@@ -73,7 +73,7 @@ def sets(given: Mapping[str, Any]) -> tuple[str, ...]:
 def _check_values(given: Mapping[str, Any], where: str) -> list[str]:
     values = given["values"]
     if not isinstance(values, list | tuple | range) or len(values) < 2:
-        return [f"{where}.values = {values!r}: must be a list of two values at least"]
+        return [f"{where}.values = {values!r}: must be a list of at least two values"]
     problems = [f"{where}.values: {p}" for value in values for p in axes.type_problems(given["by"], value)]
     if not problems:
         bad = [value for value in values if not 0 < value < math.inf]
@@ -94,12 +94,12 @@ def _check_kind(given: Mapping[str, Any], taken: Mapping[str, str], where: str) 
         problems.append(f"{where}.branches: a run of one size cannot serve another; must be by {BUDGET}")
     if isinstance(each, bool) or not isinstance(each, int | float) or not 0 < each < math.inf:
         problems.append(f"{where}.tokens_per_parameter = {each!r}: a ladder by size needs a number above 0, such as 20")
-    problems += [f"{where}: sets {name}, which is {taken[name]} already" for name in sets(given)[1:] if name in taken]
+    problems += [f"{where}: sets {name}, which is already {taken[name]}" for name in sets(given)[1:] if name in taken]
     return problems
 
 
 def of(given: Mapping[str, Any] | None) -> Ladder | None:
-    """Returns a checked `ladder`, its values rising."""
+    """Returns a checked `ladder` with increasing values."""
     if given is None:
         return None
     kind = fields.types()[given["by"]]
@@ -108,7 +108,7 @@ def of(given: Mapping[str, Any] | None) -> Ladder | None:
 
 
 def rung(ladder: Ladder, value: float, arms: list[Arm], where: str) -> tuple[list[Arm], list[str]]:
-    """Returns the arms of a rung, named and budgeted, and a line for each that cannot be.
+    """Returns the arms of a rung, with names and budgets, and a line for each impossible one.
 
     Args:
         arms: expanded with the ladder's field at `value`.
@@ -117,11 +117,11 @@ def rung(ladder: Ladder, value: float, arms: list[Arm], where: str) -> tuple[lis
     for arm in arms:
         one = _at(ladder, value, arm)
         if len(one.name) > names.LONGEST:
-            problems.append(f"{where}arm {one.name}: its name has more than {names.LONGEST} letters")
+            problems.append(f"{where}arm {one.name}: its name is longer than {names.LONGEST} characters")
         if chains.continued(arm.config) is not None or (ladder.branches and arm.config.init_from):
             problems.append(
-                f"{where}arm {one.name}: init_from = {arm.config.init_from!r}: an arm on a ladder must start by "
-                "itself, or its compute would not be all that it was trained with"
+                f"{where}arm {one.name}: init_from = {arm.config.init_from!r}: an arm on a ladder must start from "
+                "scratch, or its compute would not be complete"
             )
         elif ladder.branches and arm.config.optimizer.schedule != "wsd":
             problems.append(
@@ -129,7 +129,7 @@ def rung(ladder: Ladder, value: float, arms: list[Arm], where: str) -> tuple[lis
                 "whose rate does not depend on the budget before the decay"
             )
         elif ladder.branches and arm.config.budget.kind == "seconds":
-            problems.append(f"{where}arm {one.name}: budget.kind = 'seconds': its steps are not known, so no branches")
+            problems.append(f"{where}arm {one.name}: budget.kind = 'seconds': its steps are unknown, so no branches")
         result.append(one)
     return result, problems
 

@@ -1,11 +1,11 @@
 """Seeds added look by look, by a plan in the sweep file: `seeds=dict(looks=(5, 10, 20), care=0.01)`.
 
-The launcher trains seeds 0 .. 4 of every arm and looks: each arm against the baseline, by validation loss. Where every
-difference is resolved, or known to be smaller than `care` nats, it is done; else it goes on to seeds 5 .. 9, and so on.
-Testing again and again at 5% would claim falsely far more often than that, so each look spends a part of it
-(report/statistics/sequential.py). The report makes the decision: what the launcher stops on is what the page says.
+The launcher trains seeds 0 .. 4 of every arm and compares each with the baseline by validation loss. If every
+difference is resolved, or known to be smaller than `care` nats, it is done; else it continues with seeds 5 .. 9, and so
+on. Testing repeatedly at 5% would make far more than 5% false claims, so each look spends a part of it
+(report/statistics/sequential.py). The report makes the decision: the launcher stops on what the page says.
 
-`care` beside an ordinary list of seeds has the report say how many seeds would show a difference of that size.
+With an ordinary list of seeds, `care` lets the report say how many seeds would show a difference of that size.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,7 @@ MEASURED = "loss"  # the evaluation whose differences decide
 
 
 def check(seeds: Any, given: Mapping[str, Any], where: str) -> list[str]:
-    """Returns what is wrong with a plan of looks; nothing for an ordinary list of seeds."""
+    """Returns the problems of a plan of looks; empty for an ordinary list of seeds."""
     if not isinstance(seeds, Mapping):
         return []
     problems = [f"{where}seeds: unknown key {key!r}{nearest(str(key), KEYS)}" for key in seeds if key not in KEYS]
@@ -37,16 +37,16 @@ def check(seeds: Any, given: Mapping[str, Any], where: str) -> list[str]:
         return [f"{where}seeds = {dict(seeds)!r}: {wrong}"]
     evals = given.get("evals", ["loss"])
     if isinstance(evals, list | tuple) and MEASURED not in evals:
-        problems.append(f"{where}evals = {list(evals)}: must hold {MEASURED!r}, by which a plan of seeds decides")
+        problems.append(f"{where}evals = {list(evals)}: must contain {MEASURED!r}, by which a plan of seeds decides")
     if given.get("ladder") is not None:
-        problems.append(f"{where}seeds: a ladder's rungs share their seeds; give a list of seeds, not looks")
+        problems.append(f"{where}seeds: a ladder's rungs share their seeds; use a list of seeds, not looks")
     if given.get("care") is not None:
         problems.append(f"{where}care: is also set as seeds.care; remove one")
     return problems
 
 
 def check_care(given: Mapping[str, Any], where: str) -> list[str]:
-    """Returns what is wrong with `care`, the smallest difference of losses that matters."""
+    """Returns the problems of `care`, the smallest difference of losses that matters."""
     care = given.get("care")
     if care is None:
         return []
@@ -61,11 +61,11 @@ def plan_of(given: Mapping[str, Any]) -> Plan | None:
 
 
 def resumed(sweep: Sweep, recorded: Mapping[str, Any]) -> Sweep:
-    """Returns the sweep with as many looks' seeds as sweep.json says it had come to.
+    """Returns the sweep with the seeds of as many looks as sweep.json has reached.
 
     Args:
-        sweep: as the file gives it, with the first look's seeds.
-        recorded: the directory's sweep.json; empty for a new one. Only a number of seeds is taken from it, and only one
+        sweep: from the file, with the first look's seeds.
+        recorded: the directory's sweep.json; empty for a new one. Only a number of seeds is read from it, and only one
             of the plan's.
     """
     before = {study.get("name"): study.get("seeds") for study in recorded.get("studies", [])}
@@ -83,11 +83,11 @@ def resumed(sweep: Sweep, recorded: Mapping[str, Any]) -> Sweep:
 def looked(sweep: Sweep, recorded: Mapping[str, Any], measured: Callable[[str], set[int]]) -> Sweep:
     """Returns the sweep with the numbers of seeds at which its studies without a plan were looked at before.
 
-    A list of seeds that has grown since results were there was looked at, at the number of seeds that it had.
+    A list of seeds that was extended after results existed was looked at, at its former number of seeds.
 
     Args:
         recorded: the directory's sweep.json; empty for a new one.
-        measured: of a study by its name, the seeds of which some run is measured; asked only of those that have grown.
+        measured: from a study's name to the seeds of its measured runs; called only for studies that were extended.
     """
     before = {study.get("name"): study for study in recorded.get("studies", [])}
 
@@ -104,7 +104,7 @@ def looked(sweep: Sweep, recorded: Mapping[str, Any], measured: Callable[[str], 
 
 @dataclass(frozen=True)
 class State:
-    """Where a plan stands: look `number` of `of` (0: none) is complete, with `seeds` seeds; `left`: open arms."""
+    """The state of a plan: look `number` of `of` (0: none) is complete, with `seeds` seeds; `left`: open arms."""
 
     number: int
     of: int
@@ -121,7 +121,7 @@ class State:
 
 
 def states(directory: Path, studies: Iterable[str]) -> dict[str, State]:
-    """Returns where the plans of these studies stand, as the report of the sweep directory judges them."""
+    """Returns the states of these studies' plans, as judged by the report of the sweep directory."""
     expected = set(studies)
     if not expected:
         return {}
@@ -139,9 +139,9 @@ def states(directory: Path, studies: Iterable[str]) -> dict[str, State]:
 
 
 def grown(sweep: Sweep, directory: Path) -> tuple[Sweep, list[str]]:
-    """Returns the sweep with the next look's seeds where comparisons are open, and a line a study on where it stands.
+    """Returns the sweep with the next look's seeds if comparisons are open, and a line per study on its state.
 
-    A study whose look is not complete, as where a run failed, stays as it is.
+    A study whose look is not complete, for example because a run failed, is unchanged.
     """
     known = states(directory, [study.name for study in sweep.studies if study.plan])
     result, lines = [], []
@@ -151,7 +151,7 @@ def grown(sweep: Sweep, directory: Path) -> tuple[Sweep, list[str]]:
             line = f"{study.name}: {state.words}"
             if state.left and state.number < state.of:
                 number = study.plan.looks[state.number]
-                line, study = f"{line}; going on to {number} seeds", replace(study, seeds=tuple(range(number)))
+                line, study = f"{line}; continuing to {number} seeds", replace(study, seeds=tuple(range(number)))
             lines.append(line)
         result.append(study)
     return replace(sweep, studies=tuple(result)), lines

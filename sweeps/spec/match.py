@@ -1,18 +1,18 @@
-"""Arms made equal: one field of each arm solved until it has a reference arm's parameters, FLOPs or KV bytes.
+"""Matched arms: one field of each arm is solved so that it has a reference arm's parameters, FLOPs or KV bytes.
 
     match=dict(equal="parameters", to="kv8", by="model.mlp_width")
 
-gives every other arm of the study the MLP width at which its parameters come nearest to those of `kv8`. An arm that
-comes no nearer than 0.5% is refused, with the nearest figure it can reach. Keys:
+gives every other arm of the study the MLP width at which its parameters are closest to those of `kv8`. An arm that does
+not come within 0.5% is refused, with the closest figure it can reach. Keys:
 
-    equal        parameters (all of them), flops (of training, a token) or kv_bytes (of the cache, a token)
+    equal        parameters (all of them), flops (of training, per token) or kv_bytes (of the cache, per token)
     to           the reference arm; it keeps its own values
-    by           the field that is solved: see BY
-    multiple_of  the field stays a multiple of this (hardware likes 64 or 128); unset: 1
-    arms         the arms that are solved; unset: all but the reference
+    by           the solved field: see BY
+    multiple_of  the field is a multiple of this (hardware prefers 64 or 128); unset: 1
+    arms         the arms to solve; unset: all but the reference
 
-A list of such dictionaries is solved in order, for arms that must agree in two things by two fields; what an earlier
-one reached must still hold after the later ones. Counts are those of models/counting.py, exact.
+A list of such dictionaries is solved in order, for arms that must agree in two counts by two fields; the result of an
+earlier one must still hold after the later ones. Counts are those of models/counting.py, exact.
 """
 
 import copy
@@ -29,18 +29,18 @@ from ml_collections import ConfigDict
 from configs import fields, validate
 from configs.errors import ConfigError, nearest
 
-WITHIN = 0.005  # of the reference's figure
+WITHIN = 0.005  # relative to the reference's figure
 EQUAL = {"parameters": "parameters", "flops": "FLOPs/token", "kv_bytes": "KV bytes/token"}
 _SHAPES = ("model.num_layers", "model.head_dim", "model.num_kv_heads", "model.attention.mla.kv_rank")
 BY = {"parameters": ("model.mlp_width", *_SHAPES), "flops": ("model.mlp_width", *_SHAPES), "kv_bytes": _SHAPES}
 KEYS = ("equal", "to", "by", "multiple_of", "arms")
-MOST = 2**20  # of the solved field
-SKIPPED = 32  # values in a row that a config may refuse (an odd rotary width)
+MOST = 2**20  # maximum of the solved field
+SKIPPED = 32  # consecutive values that a config may refuse (such as an odd rotary width)
 
 
 @dataclass(frozen=True)
 class Match:
-    """How near one arm came to the reference: `by` is `value`, which gives `reached` where `wanted` was aimed at."""
+    """How close one arm came to the reference: `by` is `value`, which gives `reached`; the aim was `wanted`."""
 
     equal: str
     to: str
@@ -51,18 +51,18 @@ class Match:
 
     @property
     def error(self) -> float:
-        """What is missing (below 0) or too much, as a share of what was wanted."""
+        """The relative deviation from `wanted`, negative if below it."""
         return self.reached / self.wanted - 1
 
     @property
     def words(self) -> str:
-        """For people: `parameters within 0.04% of kv8's, by model.mlp_width = 360 (1,000,400 against 1,000,000)`."""
+        """In words: `parameters within 0.04% of kv8's, by model.mlp_width = 360 (1,000,400 against 1,000,000)`."""
         near = f"within {math.ceil(1e4 * abs(self.error)) / 100:.2f}% of" if self.error else "equal to"
         counts = f" ({self.reached:,} against {self.wanted:,})" if self.error else f" ({self.reached:,})"
         return f"{EQUAL[self.equal]} {near} {self.to}'s, by {self.by} = {self.value}{counts}"
 
     def described(self) -> dict[str, Any]:
-        """Returns what sweep.json holds of it."""
+        """Returns its entry in sweep.json."""
         return {**dataclasses.asdict(self), "error": self.error, "words": self.words}
 
 
@@ -70,7 +70,7 @@ class Match:
 class Draft:
     """An arm while it is solved. `build` returns its resolved config with these fields set, or raises ConfigError.
 
-    It starts from the config as given, not resolved, so that what is derived follows what is solved.
+    It starts from the unresolved config, so that derived fields follow the solved ones.
     """
 
     name: str
@@ -85,12 +85,12 @@ def listed(given: Any) -> list[Any]:
 
 
 def check(given: Any, taken: Mapping[str, str], where: str) -> list[str]:
-    """Returns what is wrong with a sweep's `match`, a line each.
+    """Returns the problems of a sweep's `match`, one per line.
 
     Args:
         given: a dictionary, or a list of them.
-        taken: {field: what sets it already}, such as {"model.num_layers": "an axis"}.
-        where: how messages name it.
+        taken: {field: what already sets it}, such as {"model.num_layers": "an axis"}.
+        where: its name in messages.
     """
     several = isinstance(given, list | tuple)
     problems, solved = [], set[str]()
@@ -99,7 +99,7 @@ def check(given: Any, taken: Mapping[str, str], where: str) -> list[str]:
         problems += _check_one(one, taken, here)
         field = one.get("by") if isinstance(one, Mapping) else None
         if isinstance(field, str) and field in solved:
-            problems.append(f"{here}.by = {field!r}: is solved by an earlier match already")
+            problems.append(f"{here}.by = {field!r}: is already solved by an earlier match")
         solved |= {field} if isinstance(field, str) else set()
     return problems
 
@@ -114,7 +114,7 @@ def _check_one(one: Any, taken: Mapping[str, str], where: str) -> list[str]:
     if field not in BY[equal]:
         problems.append(f"{where}.by = {field!r}: must be {', '.join(BY[equal])} for equal {EQUAL[equal]}")
     elif field in taken:
-        problems.append(f"{where}.by = {field!r}: is {taken[field]} already, and `match` would overwrite it")
+        problems.append(f"{where}.by = {field!r}: is already {taken[field]}, which `match` would overwrite")
     if not isinstance(one.get("to"), str):
         problems.append(f"{where}.to = {one.get('to')!r}: must name an arm")
     if isinstance(multiple, bool) or not isinstance(multiple, int) or multiple < 1:
@@ -131,7 +131,7 @@ def solve(given: Any, arms: list[Draft], where: str) -> list[str]:
     Args:
         given: a checked `match`.
         arms: every arm of the study.
-        where: how messages name it.
+        where: its name in messages.
     """
     by_name = {arm.name: arm for arm in arms}
     problems = []
@@ -154,7 +154,7 @@ def solve(given: Any, arms: list[Draft], where: str) -> list[str]:
 
 
 def _again(match: Match, arm: Draft) -> Match:
-    """Returns the match with what the arm has after all of its fields were solved."""
+    """Returns the match with the arm's count after all of its fields were solved."""
     return Match(match.equal, match.to, match.by, match.value, count(match.equal, arm.build(arm.solved)), match.wanted)
 
 
@@ -163,13 +163,13 @@ def _refusal(name: str, match: Match, where: str) -> str:
         return ""
     off = f"{abs(100 * match.error):.2f}% {'more' if match.error > 0 else 'fewer'}"
     return (
-        f"{where}: arm {name}: its {EQUAL[match.equal]} come no nearer than {match.reached:,} ({match.by} = "
+        f"{where}: arm {name}: its {EQUAL[match.equal]} come no closer than {match.reached:,} ({match.by} = "
         f"{match.value}), {off} than the {match.wanted:,} of {match.to}; must be within {100 * WITHIN:g}%"
     )
 
 
 def _nearest(arm: Draft, one: Mapping[str, Any], expected: int) -> Match:
-    """Returns the match nearest to `expected`; where two are as near, the arm's own value, then the smaller."""
+    """Returns the match closest to `expected`; among equals the arm's own value, then the smaller."""
     before = arm.build(arm.solved)
     own = fields.flatten(before)[one["by"]] or 1
     reachable = [(own, count(one["equal"], before)), *_reachable(arm, one, expected, before)]
@@ -189,7 +189,7 @@ def _reachable(arm: Draft, one: Mapping[str, Any], expected: int, before: Config
             return None
 
     def first(index: int, way: int) -> list[tuple[int, int]]:
-        """Returns the first value from `index` steps on that the config allows, if there is one near."""
+        """Returns the first value from `index` steps on that the config allows, if there is one nearby."""
         places = range(index, max(0, index + way * SKIPPED), way)
         return list(itertools.islice((result for place in places if (result := at(place))), 1))
 
@@ -197,10 +197,10 @@ def _reachable(arm: Draft, one: Mapping[str, Any], expected: int, before: Config
         result = first(index, 1)
         return not result or result[0][1] >= expected
 
-    if field == "model.num_kv_heads":  # divides the heads, so that what is allowed lies far apart
+    if field == "model.num_kv_heads":  # divides the heads, so that allowed values are far apart
         return [result for index in range(1, before.model.num_heads // step + 1) if (result := at(index))]
     points = first(1, 1) + first(SKIPPED, 1)
-    if len({reached for _, reached in points}) < 2:  # the field changes nothing here
+    if len({reached for _, reached in points}) < 2:  # the field has no effect here
         return points
     low, high = _bracket(enough, _guess(points, expected, step))
     while low + 1 < high:
@@ -210,7 +210,7 @@ def _reachable(arm: Draft, one: Mapping[str, Any], expected: int, before: Config
 
 
 def _guess(points: list[tuple[int, int]], expected: int, step: int) -> int:
-    """Returns the step at which a line through two (value, count) meets `expected`: most counts are such lines."""
+    """Returns the step at which a line through two (value, count) meets `expected`: most counts are linear."""
     (x, y), (other, above) = points
     return max(1, min(MOST, round(x + (expected - y) * (other - x) / (above - y))) // step)
 
@@ -241,7 +241,7 @@ _VOCABULARIES: dict[str, int] = {}
 
 
 def with_vocabulary(config: ConfigDict) -> ConfigDict:
-    """Returns a resolved config with `model.vocab_size` set, for which the data is opened where it must be."""
+    """Returns a resolved config with `model.vocab_size` set; opens the data if necessary."""
     if config.model.vocab_size is not None:
         return config
     from training.run_directory.run import vocabulary
@@ -259,8 +259,8 @@ def draft(name: str, config: ConfigDict, derive: Callable[[ConfigDict], list[str
     """Returns an arm to be solved.
 
     Args:
-        config: not resolved, derived fields set.
-        derive: sets the derived fields in place, once more; returns what went wrong.
+        config: unresolved, with derived fields set.
+        derive: sets the derived fields in place again; returns the errors.
     """
 
     def build(values: Mapping[str, Any]) -> ConfigDict:

@@ -1,4 +1,4 @@
-"""Names of arms: from a template or a function, and safe as folders on every system."""
+"""Names of arms: from a template or a function, and valid as folder names on every system."""
 
 import re
 import string
@@ -19,7 +19,7 @@ WINDOWS = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 
 def check_template(arm: Any, where: str) -> list[str]:
-    """Returns what is wrong with a sweep's `arm`: a format string over the config's fields, a function, or unset."""
+    """Returns the problems of a sweep's `arm`: a format string over the config's fields, a function, or unset."""
     if arm is None or callable(arm):
         return []
     if not isinstance(arm, str) or not arm:
@@ -37,7 +37,7 @@ def of(arm: str | Callable[[ConfigDict], Any] | None, config: ConfigDict, defaul
     """Returns an arm's name.
 
     Raises:
-        ConfigError: the template or function fails, or the name is not safe as a folder.
+        ConfigError: the template or function fails, or the name is not valid as a folder.
     """
     try:
         if arm is None:
@@ -56,7 +56,7 @@ def of(arm: str | Callable[[ConfigDict], Any] | None, config: ConfigDict, defaul
 
 
 def default(varied: Mapping[str, Any]) -> str:
-    """Returns the name an arm has when the sweep gives no template: `num_heads=4,window=64`; empty without axes."""
+    """Returns the name of an arm without a template: `num_heads=4,window=64`; empty without axes."""
     last = [name.rsplit(".", 1)[-1] for name in varied]
     parts = []
     for short, (full, value) in zip(last, varied.items(), strict=True):
@@ -67,9 +67,9 @@ def default(varied: Mapping[str, Any]) -> str:
 
 
 def collisions(names: Sequence[str]) -> list[str]:
-    """Returns a line for each name that two arms share, letter case aside: some systems give such names one folder."""
+    """Returns a line for each name that two arms share, ignoring case: some systems give such names one folder."""
     problems = [
-        f"arm {name}: the name is given to {times} arms; `arm` must tell them apart"
+        f"arm {name}: {times} arms have this name; `arm` must distinguish them"
         for name, times in Counter(names).items()
         if times > 1
     ]

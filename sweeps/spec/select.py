@@ -1,14 +1,14 @@
-"""A hyperparameter retuned for each arm: chosen on selection seeds, reported on others.
+"""A hyperparameter tuned for each arm: selected on selection seeds, reported on others.
 
     select=dict(field="optimizer.learning_rate", values=[1e-3, 3e-3, 1e-2], seeds=[100, 101])
 
-trains every arm with every value on the selection seeds first, in runs of their own (`runs/<arm>@learning_rate=0.003/
-seed100`). The value with the lowest mean validation loss over those seeds is the arm's; with it the arm's own runs
-begin, on the study's `seeds`. A value of which a selection run diverged is out. Choices are read from the runs' files,
-so that a sweep that was stopped goes on where it was; sweep.json records them. No JAX.
+trains every arm with every value on the selection seeds first, in separate runs (`runs/<arm>@learning_rate=0.003/
+seed100`). The value with the lowest mean validation loss over those seeds is the arm's; the arm's own runs then start
+with it, on the study's `seeds`. A value with a diverged selection run is excluded. Choices are read from the runs'
+files, so that a stopped sweep continues; sweep.json records them. No JAX.
 
-Of runs on text the trials are scored on one part of the validation documents, `eval.split = "selection"`, and the arms
-on the other, "test" (data/parts.py): no text that a claim is made on has chosen anything.
+For runs on text the trials are scored on one part of the validation documents, `eval.split = "selection"`, and the arms
+on the other, "test" (data/parts.py): no text that a claim is made on was used to choose.
 """
 
 import json
@@ -37,13 +37,13 @@ MEASURED = "loss"  # the evaluation that decides
 
 
 def check(given: Any, taken: Mapping[str, str], seeds: Any, where: str) -> list[str]:
-    """Returns what is wrong with a sweep's `select`, a line each.
+    """Returns the problems of a sweep's `select`, one per line.
 
     Args:
         given: the dictionary, or None.
-        taken: {field: what sets it already}.
-        seeds: the study's, which must be others.
-        where: how messages name it.
+        taken: {field: what already sets it}.
+        seeds: the study's, which must be different.
+        where: its name in messages.
     """
     if given is None:
         return []
@@ -66,13 +66,13 @@ def _check_field(given: Mapping[str, Any], taken: Mapping[str, str], where: str)
         return [f"{where}.field: {axes.unknown_field(str(field))}"]
     if fields.types()[field] not in (int, float) or not (field.startswith("optimizer.") or field in ALSO):
         return [f"{where}.field = {field!r}: must be a number of `optimizer`, or {' or '.join(ALSO)}"]
-    return [f"{where}.field = {field!r}: is {taken[field]} already"] if field in taken else []
+    return [f"{where}.field = {field!r}: is already {taken[field]}"] if field in taken else []
 
 
 def _check_values(given: Mapping[str, Any], where: str) -> list[str]:
     values = given["values"]
     if not isinstance(values, list | tuple) or len(values) < 2:
-        return [f"{where}.values = {values!r}: must be a list of two values at least"]
+        return [f"{where}.values = {values!r}: must be a list of at least two values"]
     known = given["field"] in fields.types()
     problems = [p for value in values for p in (axes.type_problems(given["field"], value) if known else [])]
     if not problems and len(set(values)) < len(values):
@@ -87,12 +87,12 @@ def _check_seeds(given: Any, seeds: Any, where: str) -> list[str]:
         return [f"{where}.seeds = {list(given)}: must be different whole numbers, 0 or more"]
     both = sorted(set(given) & set(seeds))
     if both:
-        return [f"{where}.seeds: {both[0]} is one of `seeds` too; what is chosen on a seed must be reported on others"]
+        return [f"{where}.seeds: {both[0]} is also one of `seeds`; a choice must be reported on other seeds"]
     return []
 
 
 def of(given: Mapping[str, Any] | None) -> Selection | None:
-    """Returns a checked `select`, its values rising."""
+    """Returns a checked `select` with increasing values."""
     if given is None:
         return None
     kind = fields.types()[given["field"]]
@@ -100,7 +100,7 @@ def of(given: Mapping[str, Any] | None) -> Selection | None:
 
 
 def trials(selection: Selection, arms: tuple[Arm, ...], where: str) -> tuple[list[Arm], list[str]]:
-    """Returns the arms that try every value for every arm, and a line for each that cannot be."""
+    """Returns the arms that try every value for every arm, and a line for each impossible one."""
     result, problems = [], []
     for arm in arms:
         for value in selection.values:
@@ -108,7 +108,7 @@ def trials(selection: Selection, arms: tuple[Arm, ...], where: str) -> tuple[lis
             wrong = validate.problems(config)
             name = selection.arm(arm.name, value)
             if len(name) > names.LONGEST:
-                wrong = [*wrong, f"its name has more than {names.LONGEST} letters"]
+                wrong = [*wrong, f"its name is longer than {names.LONGEST} characters"]
             problems += [f"{where}arm {name}: {'; '.join(wrong)}"] if wrong else []
             given = {selection.field: value}
             split = {SPLIT: config.eval.split} if config.eval.split != arm.config.eval.split else {}
@@ -119,7 +119,7 @@ def trials(selection: Selection, arms: tuple[Arm, ...], where: str) -> tuple[lis
 
 
 def reported(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
-    """Returns the arms of a study that selects, scored on text that nothing is chosen by, where they train on text."""
+    """Returns the arms of a study that selects; if they train on text, scored on text that no choice is based on."""
     results = []
     for arm in arms:
         config = _scored_on("test", arm.config)
@@ -139,7 +139,7 @@ def _with(config: ConfigDict, field: str, value: float | str) -> ConfigDict:
 
 
 def ready(run: Run, board: "Mapping[str, RunState]") -> bool:
-    """Tells whether a run's hyperparameter can be chosen: its selection runs are measured, or have diverged."""
+    """Returns whether a run's hyperparameter can be chosen: its selection runs are measured, or have diverged."""
     return run.select is None or all(_settled(board[key]) for key in run.select.keys(run.arm))
 
 
@@ -149,10 +149,10 @@ def _settled(stands: "RunState") -> bool:
 
 
 def choose(selection: Selection, arm: str, loss: Callable[[str], float | None]) -> Choice | None:
-    """Returns an arm's choice: the value with the lowest mean loss over the selection seeds, of equals the smallest.
+    """Returns an arm's choice: the value with the lowest mean loss over the selection seeds; of equals the smallest.
 
     Args:
-        loss: of a run by its key, in nats; infinite for one that diverged; None for one that is not measured yet.
+        loss: from a run's key, in nats; infinite for one that diverged; None for one that is not measured yet.
 
     Returns:
         None while a loss is missing.
@@ -170,7 +170,7 @@ def choose(selection: Selection, arm: str, loss: Callable[[str], float | None]) 
 
 
 def read(directory: Path, selection: Selection, arm: str) -> Choice | None:
-    """Returns the choice that the files of a sweep directory give for an arm; None while runs are not measured."""
+    """Returns the choice from the files of a sweep directory for an arm; None while runs are not measured."""
 
     def loss(key: str) -> float | None:
         folder = directory / "runs" / key
@@ -193,44 +193,44 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def decided(directory: Path, run: Run) -> ConfigDict:
-    """Returns a run's config with the hyperparameter that was chosen for its arm, if one was."""
+    """Returns a run's config with the hyperparameter chosen for its arm, if there is a choice."""
     choice = None if run.select is None else read(directory, run.select, run.arm)
     return run.config if choice is None or choice.value is None else _with(run.config, choice.field, choice.value)
 
 
 def unrunnable(directory: Path, run: Run) -> str:
-    """Returns why a run cannot begin at all: every value diverged; empty otherwise."""
+    """Returns why a run can never start: every value diverged; empty otherwise."""
     choice = None if run.select is None else read(directory, run.select, run.arm)
     if choice is None or choice.value is not None:
         return ""
-    return f"not begun: with every {choice.field} tried a selection run diverged"
+    return f"not started: a selection run diverged with every tried {choice.field}"
 
 
 def blocked_by(run: Run, board: "Mapping[str, RunState]") -> str:
-    """Returns which selection run keeps a run from beginning; empty where none does."""
+    """Returns which selection run prevents a run from starting; empty if none does."""
     waits = [] if run.select is None else [key for key in run.select.keys(run.arm) if not _settled(board[key])]
     if not waits:
         return ""
     status = board[waits[0]].status
     how = "not evaluated" if status == "done" else status
-    return f"not begun: {waits[0]}, by which its {run.select.field if run.select else ''} is chosen, is {how}"
+    return f"not started: {waits[0]}, by which its {run.select.field if run.select else ''} is chosen, is {how}"
 
 
 def summary(directory: Path, sweep: Sweep) -> Iterator[tuple[str, str]]:
-    """Yields (arm, what was chosen for it, in words) for every arm whose choice is made."""
+    """Yields (arm, its choice in words) for every arm with a choice."""
     for study in sweep.studies:
         for arm in study.arms if study.select else ():
             assert study.select is not None
             choice = read(directory, study.select, arm.name)
             if choice is not None and choice.value is not None:
-                edge = f", the {choice.edge} tried: a better one may lie beyond" if choice.edge else ""
+                edge = f", the {choice.edge} tried: a better one may be outside" if choice.edge else ""
                 seeds = study.select.seeds
                 tried = f"{len(choice.losses)} values on seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
                 yield arm.name, f"{arm.name}: {choice.field} = {choice.value} chosen of {tried}{edge}"
 
 
 def applied(directory: Path, sweep: Sweep) -> Sweep:
-    """Returns the sweep with every choice that is made by now: in its arms' configs, and in its studies' `choices`."""
+    """Returns the sweep with every choice made so far: in its arms' configs, and in its studies' `choices`."""
     return replace(sweep, studies=tuple(_applied(directory, study) for study in sweep.studies))
 
 
@@ -251,7 +251,7 @@ def _chosen(arm: Arm, choice: Choice | None) -> Arm:
 
 
 def described(study: Study) -> dict[str, Any] | None:
-    """Returns what sweep.json holds of a study's selection and of the choices made by now."""
+    """Returns the entry in sweep.json of a study's selection and of the choices made so far."""
     if study.select is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""A sweep, expanded: its studies, arms and runs, and how a hyperparameter is chosen for each arm."""
+"""An expanded sweep: its studies, arms and runs, and how a hyperparameter is chosen for each arm."""
 
 import copy
 import math
@@ -13,9 +13,9 @@ from sweeps.spec.match import Match
 
 @dataclass(frozen=True)
 class Selection:
-    """How a study chooses `field` for each arm: of `values`, on `seeds`.
+    """How a study chooses `field` for each arm: among `values`, on `seeds`.
 
-    `strip` is the end of a name, of a branch of another arm's run, without which it is the arm whose choice holds.
+    `strip` is the suffix of a branch's name, without which it is the arm whose choice applies.
     """
 
     field: str
@@ -28,16 +28,16 @@ class Selection:
         return f"{name.removesuffix(self.strip)}@{self.field.rsplit('.', 1)[-1]}={value}"
 
     def keys(self, name: str) -> list[str]:
-        """Returns the runs that an arm's choice waits for."""
+        """Returns the runs that an arm's choice depends on."""
         return [f"{self.arm(name, value)}/seed{seed}" for value in self.values for seed in self.seeds]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for an arm. `value` is None where every value diverged.
+    """The choice for an arm. `value` is None if every value diverged.
 
     Attributes:
-        losses: for each value the mean loss over the selection seeds, nats; infinite where one diverged.
+        losses: for each value the mean loss over the selection seeds, nats; infinite if one diverged.
     """
 
     field: str
@@ -46,20 +46,20 @@ class Choice:
 
     @property
     def edge(self) -> str:
-        """ "lowest" or "highest" where the best value is the grid's last on that side, else ""."""
+        """ "lowest" or "highest" if the best value is the grid's last on that side, else ""."""
         if self.value is None or len(self.losses) < 2:
             return ""
         return {min(self.losses): "lowest", max(self.losses): "highest"}.get(self.value, "")
 
     def described(self) -> dict[str, Any]:
-        """Returns what sweep.json holds of it; null for a loss that is not finite."""
+        """Returns its entry in sweep.json; null for a loss that is not finite."""
         losses = [[value, loss if math.isfinite(loss) else None] for value, loss in self.losses.items()]
         return {"value": self.value, "losses": losses, "edge": self.edge}
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """`values` rising; the last is the study's own rung."""
+    """`values` increase; the last is the study's own rung."""
 
     by: str
     values: tuple[float, ...]
@@ -67,23 +67,23 @@ class Ladder:
     tokens_per_parameter: float | None = None
 
     def suffix(self, value: float) -> str:
-        """Returns what a rung's arms have after their names: `@amount=50`; nothing at the highest."""
+        """Returns the suffix of a rung's arm names: `@amount=50`; empty at the highest."""
         return "" if value == self.values[-1] else f"@{self.by.rsplit('.', 1)[-1]}={value:g}"
 
     def label(self, value: float) -> str:
-        """Returns a rung for people: `amount 50`."""
+        """Returns a rung's label: `amount 50`."""
         return f"{self.by.rsplit('.', 1)[-1]} {value:g}"
 
     def described(self) -> dict[str, Any]:
-        """Returns what sweep.json holds of it."""
+        """Returns its entry in sweep.json."""
         return {**vars(self), "values": list(self.values)}
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One setting of a study: `overrides` is what differs from the base config, `config` is resolved.
+    """One setting of a study: `overrides` are the differences from the base config, `config` is resolved.
 
-    `matches` says how near it came to the arms it is matched with, `rung_of` which arm it is on a ladder.
+    `matches` says how close it came to the arms it is matched with, `rung_of` which arm it is on a ladder.
     """
 
     study: str
@@ -112,7 +112,7 @@ class Run:
 
     @property
     def config(self) -> ConfigDict:
-        """The run's own config, made anew at each call: the arm's with this seed, labelled with the arm's name."""
+        """The run's own config, built at each access: the arm's with this seed, labelled with the arm's name."""
         config = copy.deepcopy(self.base)
         config.seed = self.seed
         config.name = self.arm
@@ -120,7 +120,7 @@ class Run:
 
     @property
     def key(self) -> str:
-        """The run's folder below `runs/`, and how messages name it."""
+        """The run's folder below `runs/`, and its name in messages."""
         return f"{self.arm}/seed{self.seed}"
 
 
@@ -128,12 +128,12 @@ class Run:
 class Study:
     """Arms that are compared with each other.
 
-    `solved` says when a seed has solved its task (report/statistics/solving.py). `select` says how a hyperparameter is
-    chosen for each arm, `choices` what has been chosen. Where `selects_for` names another study, this one holds the
-    runs that try the values for it. `plan` says how seeds are added (sweeps/spec/looks.py), `care` which difference of
-    losses matters (nats), `looked` at how many seeds a list without a plan was looked at before it grew. With a
-    `ladder` the study is its highest rung; a lower one is a study of its own, of which `rung_of` names that one.
-    `columns` are those of its tables (configs/columns.py), `highlight` the arms in colour in figures of many arms.
+    `solved` defines when a seed has solved its task (report/statistics/solving.py). `select` says how a hyperparameter
+    is chosen for each arm, `choices` what has been chosen. If `selects_for` names another study, this one has the runs
+    that try the values for it. `plan` says how seeds are added (sweeps/spec/looks.py), `care` which difference of
+    losses matters (nats), `looked` at how many seeds a list without a plan was looked at before it was extended. With a
+    `ladder` the study is its highest rung; a lower one is a separate study, whose `rung_of` names that one. `columns`
+    are those of its tables (configs/columns.py), `highlight` the arms in colour in figures with many arms.
     """
 
     name: str
@@ -161,7 +161,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A whole sweep file, expanded."""
+    """An expanded sweep file."""
 
     name: str
     title: str
@@ -171,7 +171,7 @@ class Sweep:
     studies: tuple[Study, ...]
 
     def runs(self) -> list[Run]:
-        """Returns every run, the seeds of an arm one after the other, so that its compiled programs serve them all."""
+        """Returns every run, with the seeds of an arm adjacent, so that its compiled programs serve them all."""
         return [
             Run(study.name, arm.name, seed, arm.config, study.evals, study.select)
             for study in self.studies

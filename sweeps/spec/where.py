@@ -3,10 +3,10 @@
     where="model.num_heads * model.head_dim <= model.width and model.position.kind != 'learned'"
     where=lambda c: c.model.num_heads * c.model.head_dim <= c.model.width
 
-The condition sees an arm's config with `fixed`, the axes and the command line in it, before `derived` and before
-anything is checked, so that it can leave out what would be refused. As text it may hold names of fields; numbers, text
-in quotes, True, False and None; tuples and lists; `and`, `or`, `not`; comparisons, `in`; `+ - * / // %`; brackets.
-Nothing else is evaluated: no calls, no other names, no powers.
+The condition sees an arm's config with `fixed`, the axes and the command line applied, before `derived` and before any
+check, so that it can exclude what would be refused. As text it may contain names of fields; numbers, text in quotes,
+True, False and None; tuples and lists; `and`, `or`, `not`; comparisons, `in`; `+ - * / // %`; brackets. Nothing else is
+evaluated: no calls, no other names, no powers.
 """
 
 import ast
@@ -20,7 +20,7 @@ from configs import fields
 from configs.errors import ConfigError
 from sweeps.spec.axes import unknown_field
 
-LONGEST = 2000  # letters of a condition
+LONGEST = 2000  # characters of a condition
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -44,7 +44,7 @@ _COMPARED: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def check(given: Any, where: str) -> list[str]:
-    """Returns what is wrong with a sweep's `where`, a line each."""
+    """Returns the problems of a sweep's `where`, one per line."""
     if given is None or callable(given):
         return []
     if not isinstance(given, str) or not given.strip() or len(given) > LONGEST:
@@ -61,7 +61,7 @@ def _problems(node: ast.AST) -> list[str]:
         return [] if isinstance(node.value, bool | int | float | str | None) else [f"{node.value!r} is not allowed"]
     if isinstance(node, ast.Attribute | ast.Name):
         name = _name(node)
-        return [] if name in fields.types() else [unknown_field(name) if name else "only fields have dots here"]
+        return [] if name in fields.types() else [unknown_field(name) if name else "only fields may have dots here"]
     parts: list[ast.AST]
     match node:
         case ast.BoolOp():
@@ -75,12 +75,12 @@ def _problems(node: ast.AST) -> list[str]:
         case ast.Tuple() | ast.List():
             parts = list(node.elts)
         case _:
-            return [f"{ast.unparse(node)!r} is not allowed in a condition; a function may do it"]
+            return [f"{ast.unparse(node)!r} is not allowed in a condition; use a function"]
     return [problem for part in parts for problem in _problems(part)]
 
 
 def _name(node: ast.AST) -> str:
-    """Returns the dotted name; empty where it begins with something else."""
+    """Returns the dotted name; empty if it starts with something else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -90,10 +90,10 @@ def _name(node: ast.AST) -> str:
 
 
 def keeps(given: Any, config: ConfigDict) -> bool:
-    """Tells whether a checked condition holds for an arm's config.
+    """Returns whether a checked condition holds for an arm's config.
 
     Raises:
-        ConfigError: it fails, or gives something else than True or False.
+        ConfigError: it fails, or returns something other than True or False.
     """
     if given is None:
         return True
@@ -105,7 +105,7 @@ def keeps(given: Any, config: ConfigDict) -> bool:
     except Exception as error:
         raise ConfigError(f"where: {type(error).__name__}: {error}") from error
     if not isinstance(value, bool):
-        raise ConfigError(f"where: gave {value!r}, must give True or False")
+        raise ConfigError(f"where: returned {value!r}, must return True or False")
     return value
 
 

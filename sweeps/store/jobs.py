@@ -1,7 +1,7 @@
-"""What engines hold for a sweep: one small file a job under `.sweep/jobs`, for any launcher and `sweeps.status`.
+"""Records of a sweep's queued jobs: one small file per job in `.sweep/jobs`, for any launcher and `sweeps.status`.
 
-Only engines whose jobs outlive the launcher (Slurm) leave such files. The engine is asked how its jobs stand; a run's
-own files say what it has done.
+Only launchers whose jobs outlive them (Slurm) write such files. The cluster has the jobs' states; a run's own files
+have its progress.
 """
 
 import hashlib
@@ -18,20 +18,22 @@ from sweeps.store.run_status import RunState
 from training.run_directory.files import write_json
 
 FOLDER = Path(".sweep") / "jobs"
-SUBMITTED = Path(".sweep") / "slurm"  # a folder for each array that was queued
-ID = re.compile(r"[0-9A-Za-z][\w.\[\]-]{0,63}", re.ASCII)  # of a job, for any cluster; a launcher knows its own form
+SUBMITTED = Path(".sweep") / "slurm"  # a folder for each queued array
+ID = re.compile(
+    r"[0-9A-Za-z][\w.\[\]-]{0,63}", re.ASCII
+)  # of a job, for any cluster; a launcher has a stricter pattern
 ARRAY = re.compile(r"[0-9a-f]{16}")  # the name of such a folder
 
 
 @dataclass(frozen=True)
 class Record:
-    """A job that was handed to an engine.
+    """A job that was submitted to a cluster.
 
     Attributes:
-        id: as the engine names it.
-        digest: of what it was asked to do.
-        submitted: when, ISO 8601.
-        array: the folder in SUBMITTED with its script, log and result; empty in a note of an earlier version.
+        id: the cluster's.
+        digest: of its task.
+        submitted: time, ISO 8601.
+        array: the folder in SUBMITTED with its script, log and result; empty in a record of an earlier version.
     """
 
     engine: str
@@ -50,14 +52,14 @@ class Record:
 
 @dataclass(frozen=True)
 class JobState:
-    """What a cluster says of a job.
+    """A cluster's state of a job.
 
     Attributes:
-        state: in the cluster's own word.
-        reason: that it gives.
-        script: that it runs, where known.
-        phase: waiting (it has not begun, or is to begin again), running, or over (it will not be taken up again).
-        silent: of a job that is over: the cluster does not say how it ended, and the run's own files must.
+        state: in the cluster's own term.
+        reason: as reported by the cluster.
+        script: of the job, if known.
+        phase: waiting (not started, or to be restarted), running, or over (will not be restarted).
+        silent: for a job that is over: the cluster does not say how it ended, so the run's own files decide.
     """
 
     state: str
@@ -68,7 +70,7 @@ class JobState:
 
     @property
     def waits(self) -> bool:
-        """It has not begun, or is to begin again."""
+        """It has not started, or is to be restarted."""
         return self.phase == "waiting"
 
     @property
@@ -78,12 +80,12 @@ class JobState:
 
     @property
     def over(self) -> bool:
-        """It has ended, and the cluster will not take it up again."""
+        """It has ended, and the cluster will not restart it."""
         return self.phase == "over"
 
 
 def digest(requested: Mapping[str, Any]) -> str:
-    """Returns a short name for what a job was asked to do; another config or other evaluations give another one."""
+    """Returns a short hash of a job's task; another config or other evaluations give another one."""
     return hashlib.sha256(json.dumps(requested, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
@@ -92,21 +94,21 @@ def _path(directory: Path, arm: str, seed: int) -> Path:
 
 
 def note(directory: Path, record: Record) -> None:
-    """Writes that an engine has a job."""
+    """Records that a cluster has a job."""
     path = _path(directory, record.arm, record.seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, asdict(record))
 
 
 def forget(directory: Path, arm: str, seed: int) -> None:
-    """Removes the note of a job that is over."""
+    """Removes the record of a job that is over."""
     _path(directory, arm, seed).unlink(missing_ok=True)
 
 
 def noted(directory: Path) -> list[Record]:
-    """Returns every job that is noted; what is not a note as `note` writes it, under the name it gives, is ignored.
+    """Returns every recorded job; ignores files that `note` would not write, or under another name.
 
-    The folder may have come from elsewhere: the fields become paths and arguments of Slurm's commands.
+    The folder may come from elsewhere: the fields become paths and arguments of Slurm's commands.
     """
     results = []
     for path in sorted((directory / FOLDER).glob("*.json")):
@@ -117,7 +119,7 @@ def noted(directory: Path) -> list[Record]:
 
 
 def read(path: Path) -> Record | None:
-    """Returns a note; None where the file is none."""
+    """Returns a record; None if the file is not one."""
     try:
         return checked(json.loads(ordinary(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):
@@ -125,10 +127,10 @@ def read(path: Path) -> Record | None:
 
 
 def checked(values: Mapping[str, Any]) -> Record | None:
-    """Returns a note's values as a record; None where one of them is not as `note` writes it.
+    """Returns a record from a file's values; None if one of them is not as `note` writes it.
 
     Raises:
-        TypeError: they are no object, or have other keys.
+        TypeError: they are not an object, or have other keys.
     """
     record = Record(**values)
     texts = [getattr(record, field.name) for field in fields(Record) if field.type is str]
@@ -144,10 +146,10 @@ def checked(values: Mapping[str, Any]) -> Record | None:
 
 
 def merge(run: RunState, record: Record, word: JobState) -> RunState:
-    """Returns how a run stands, given what the engine says of its job.
+    """Returns a run's state, including the cluster's state of its job.
 
-    The files have the last word on what is done. A job that waits makes its run wait; one that the engine ended shows
-    as failed though the run's files, which nobody could write any more, say `running`.
+    The files decide what is done. A job that waits makes its run wait; one that the cluster ended shows as failed
+    although the run's files, which nobody could update any more, say `running`.
     """
     name = f"{record.engine} job {record.id}"
     if run.status in ("done", "diverged") and not (run.status == "done" and run.missing):
@@ -155,7 +157,7 @@ def merge(run: RunState, record: Record, word: JobState) -> RunState:
     if word.waits:
         return replace(run, note=f"queued: {name}{f' ({word.reason})' if word.reason else ''}", error="")
     if word.runs:
-        if run.status == "preempted" and run.note:  # no sign of life in the files, but the engine knows better
+        if run.status == "preempted" and run.note:  # no sign of activity in the files, but the cluster knows better
             return replace(run, status="running", note=name)
         return replace(run, note=run.note or name) if run.status in ("running", "waiting") else run
     if run.status == "running" or (run.status == "preempted" and run.note) or run.status == "waiting":

@@ -1,7 +1,7 @@
-"""Who has a file to themselves: the system's lock, and a lease for file systems that do not share such locks.
+"""Exclusive access to a file: an operating-system lock, and a lease for file systems that do not share locks.
 
-The lock goes with its process, however that ends, but some network file systems keep it to one host. So a lease lies
-beside it: a small file that its holder touches every few seconds. Another host takes it over only after it has seen it
+The lock ends with its process, however that ends, but some network file systems keep locks to one host. So there is
+also a lease: a small file that its holder touches every few seconds. Another host takes over only after it has seen it
 untouched for `LEASE` seconds, by its own clock; on the holder's host it is free as soon as the process is gone.
 """
 
@@ -19,15 +19,15 @@ BEATS = 4  # touches in that time
 
 
 class Held(Exception):
-    """Somebody else holds it."""
+    """Another process holds it."""
 
 
 @contextlib.contextmanager
 def hold(path: Path, timeout: float = 0.0) -> Iterator[None]:
-    """Holds `path` (a file that need not exist, in a folder that does) until the block ends.
+    """Holds `path` (a file that need not exist, in an existing folder) until the block ends.
 
-    Where another host left a lease behind, this takes up to LEASE seconds more than `timeout`. A holder that loses its
-    lease (it was stopped for longer than that, or cut off from the files) is sent SIGTERM, so that it saves and ends.
+    If another host left a lease behind, this takes up to LEASE seconds more than `timeout`. A holder that loses its
+    lease (it was suspended for longer, or cut off from the files) is sent SIGTERM, so that it saves and ends.
 
     Raises:
         Held: another process had it all the time.

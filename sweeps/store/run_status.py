@@ -1,4 +1,4 @@
-"""How a run stands, read from the files of its directory alone; no JAX, and never a write."""
+"""A run's state, read from the files of its directory alone; no JAX, and never a write."""
 
 import datetime
 import json
@@ -16,27 +16,27 @@ from configs.documents import ordinary
 from training.runtime import process as processes
 
 STATUSES = ("done", "running", "preempted", "failed", "diverged", "waiting")
-FINISHED = ("done", "diverged")  # what a launcher leaves as it is; a diverged run would diverge again
-STALE = 600.0  # seconds without a sign of life after which a run on another host counts as ended
-TAIL = 8192  # bytes at the end of metrics.jsonl that hold its last lines
+FINISHED = ("done", "diverged")  # skipped by a launcher; a diverged run would diverge again
+STALE = 600.0  # seconds without activity after which a run on another host counts as ended
+TAIL = 8192  # bytes at the end of metrics.jsonl in which its last lines are searched
 
 
 @dataclass(frozen=True)
 class RunState:
-    """One run as its files show it.
+    """A run's state from its files.
 
     Attributes:
         status: one of STATUSES.
-        note: what the status does not say ("its process ended", evaluations that are missing).
+        note: details beyond the status ("its process ended", missing evaluations).
         error: the error of a failed or diverged run.
-        step: optimizer steps done; `total` of how many, an estimate (`about`) where the budget is not in steps.
-        train_loss, val_loss: nats per token, the newest.
-        tokens_per_second: of training, the newest.
-        seconds_left: of training; None where it cannot be told.
+        step: optimizer steps done; `total`: of how many, an estimate (`about`) if the budget is not in steps.
+        train_loss, val_loss: nats per token, the latest.
+        tokens_per_second: of training, the latest.
+        seconds_left: of training; None if unknown.
         seconds: spent so far (run.json's wall time in total).
-        missing: evaluations asked for that have neither a result of the run as it stands nor an error.
+        missing: requested evaluations with neither a result of the run's current state nor an error.
         stale: of these, results that are of something else, and of what.
-        eval_errors: evaluations that failed, with their error.
+        eval_errors: failed evaluations with their errors.
     """
 
     status: str
@@ -61,7 +61,7 @@ class RunState:
 
     @property
     def error_line(self) -> str:
-        """The error's last line that says something."""
+        """The last nonempty line of the error."""
         lines = [line.strip() for line in self.error.splitlines() if line.strip()]
         return lines[-1] if lines else ""
 
@@ -69,13 +69,13 @@ class RunState:
 def read(
     workdir: Path, evals: Sequence[str] = (), total_steps: int | None = None, amount: float | None = None
 ) -> RunState:
-    """Returns how the run in `workdir` stands.
+    """Returns the state of the run in `workdir`.
 
     Args:
         workdir: the run directory, which need not exist.
-        evals: evaluations that the sweep asks for.
-        total_steps: shown for a run that has not begun.
-        amount: the budget that it is to have; a run that is done with a smaller one is to be lengthened.
+        evals: requested evaluations.
+        total_steps: shown for a run that has not started.
+        amount: the requested budget; a run done with a smaller one is to be lengthened.
     """
     try:
         run = json.loads(ordinary(workdir / "run.json").read_text(encoding="utf-8"))
@@ -126,19 +126,19 @@ def _status(run: Mapping[str, Any], workdir: Path) -> tuple[str, str]:
 
 
 def shorter(run: Mapping[str, Any], amount: float | None) -> bool:
-    """Tells whether run.json is of a budget that is smaller than `amount`."""
+    """Returns whether run.json has a budget smaller than `amount`."""
     there = _number(_mapping(run.get("budget")).get("amount"))
     return amount is not None and there is not None and there < amount
 
 
 def spent(run: Mapping[str, Any]) -> float:
-    """Returns the share of its budget that run.json says is spent, 0 .. 1; 1 where it does not say."""
+    """Returns the share of its budget spent according to run.json, 0 .. 1; 1 if it does not say."""
     share = _spent(run, run)
     return 1.0 if share is None else share
 
 
 def _problems(workdir: Path, evals: Sequence[str]) -> dict[str, str]:
-    """Returns for each evaluation why it has no result of the run as it stands; empty where it has."""
+    """Returns for each evaluation why it has no result of the run's current state; empty if it has."""
     there = [name for name in evals if (workdir / "eval" / f"{name}.json").is_file()]
     now = provenance.directory(workdir) if there else {}
     return {name: provenance.problem(workdir, name, now) for name in evals}
@@ -158,11 +158,11 @@ def _last_line(text: str) -> str:
 
 
 def alive(run: Mapping[str, Any], workdir: Path) -> bool:
-    """Tells whether the process that wrote run.json still works on it.
+    """Returns whether the process that wrote run.json is still working on it.
 
-    On this host by its process id; one that began at another time, counted from the machine's start since clocks jump,
-    is another one that got the same id (where that is not told: one younger than the file). On another host by the age
-    of its files; a time that lies further in the future than clocks differ says nothing.
+    On this host by its process id; a process with the same id but another start time, counted from boot because clocks
+    jump, is a different one (if that is unknown: one younger than the file). On another host by the age of its files; a
+    time further in the future than clocks can differ is ignored.
     """
     updated = timestamp(run.get("updated"))
     if run.get("host") != socket.gethostname():
@@ -187,7 +187,7 @@ def now() -> str:
 
 
 def timestamp(text: Any) -> float:
-    """Returns an ISO time as seconds since 1970; 0 where it is none."""
+    """Returns an ISO time as seconds since 1970; 0 if it is invalid."""
     try:
         return datetime.datetime.fromisoformat(str(text)).timestamp()
     except (ValueError, OverflowError, OSError):
@@ -195,7 +195,7 @@ def timestamp(text: Any) -> float:
 
 
 def last_lines(path: Path) -> list[dict[str, Any]]:
-    """Returns the last whole objects of a JSON-lines file, without reading all of it."""
+    """Returns the last complete objects of a JSON-lines file, without reading all of it."""
     try:
         with ordinary(path).open("rb") as file:
             size = file.seek(0, 2)
@@ -203,7 +203,7 @@ def last_lines(path: Path) -> list[dict[str, Any]]:
             text = file.read().decode("utf-8", errors="replace")
     except OSError:
         return []
-    lines = text.split("\n")[1 if size > TAIL else 0 : -1]  # the first may be cut, the last is not yet whole
+    lines = text.split("\n")[1 if size > TAIL else 0 : -1]  # the first may be cut, the last is incomplete
     results = []
     for line in lines:
         try:
@@ -269,7 +269,7 @@ def _seconds_left(run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) ->
         return None
     step = _step(line)
     if budget.get("kind") == "steps" and amount is not None and step and len(lines) > 1:
-        # Stages of a curriculum have batches of different sizes: the newest one's counts.
+        # Stages of a curriculum have different batch sizes: the latest one counts.
         steps = step - _step(lines[-2])
         each = (tokens - (_number(lines[-2].get("tokens")) or 0)) / steps if steps > 0 else tokens / step
         return max(0.0, (amount - step) * each / speed)

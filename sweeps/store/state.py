@@ -1,7 +1,7 @@
-"""The sweep directory: sweep.json, `runs/<arm>/seed<k>/`, and who may work in it. No JAX.
+"""The sweep directory: sweep.json, `runs/<arm>/seed<k>/`, and its locks. No JAX.
 
-Everything a launcher must remember is in these files, so that any launcher can go on where another stopped:
-`sweep.json` says what is wanted, each run's own files say how far it is (`sweeps/store/run_status.py`).
+All of a launcher's state is in these files, so that any launcher can continue where another stopped: `sweep.json` has
+what is to be done, each run's own files its progress (`sweeps/store/run_status.py`).
 """
 
 import contextlib
@@ -30,16 +30,16 @@ from training.run_directory.files import begun, own, read_json, write_json
 
 SCHEMA = 1
 PRIVATE = ".sweep"  # locks and the workers' own output
-# What reading such a file raises where it is not as it was written.
+# Exceptions from reading such a file if it is damaged.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError)
 CANCEL = "cancel"  # a file in PRIVATE: a launcher that sees it stops
 
 
 def run_dir(directory: Path, arm: str, seed: int) -> Path:
-    """Returns where a run lies.
+    """Returns the directory of a run.
 
     Raises:
-        UserError: the name, or the seed, would lead elsewhere (in a sweep.json that somebody else wrote).
+        UserError: the name or the seed would lead elsewhere (in a foreign sweep.json).
     """
     if not isinstance(arm, str) or not names.SAFE.fullmatch(arm) or not isinstance(seed, int):
         raise UserError(f"{directory}: the run {arm}/seed{seed} is not safe as a folder; allowed: {names.ALLOWED}")
@@ -58,14 +58,14 @@ def launching(directory: Path) -> Iterator[None]:
     try:
         private.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--out={directory}: cannot be made: {error.strerror}") from error
+        raise UserError(f"--out={directory}: cannot be created: {error.strerror}") from error
     owner = private / "launch.json"
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(lease.hold(private / "launch.lock"))
         except lease.Held:
             raise UserError(
-                f"{directory}: another launcher is at work here{_owner(owner)}; it must end first"
+                f"{directory}: another launcher is running here{_owner(owner)}; it must end first"
             ) from None
         stack.callback(owner.unlink, missing_ok=True)
         (private / CANCEL).unlink(missing_ok=True)  # it was meant for an earlier launcher
@@ -82,7 +82,7 @@ def _owner(path: Path) -> str:
 
 
 def launcher(directory: Path) -> str:
-    """Returns which launcher is at work here, in words; empty where none is, or (on this host) its process is gone."""
+    """Returns the launcher running here, in words; empty if there is none, or (on this host) its process is gone."""
     path = directory / PRIVATE / "launch.json"
     try:
         who = json.loads(ordinary(path).read_text(encoding="utf-8"))
@@ -94,7 +94,7 @@ def launcher(directory: Path) -> str:
 
 
 def cancelled(directory: Path) -> bool:
-    """Tells whether somebody has asked the launcher at work here to save everything and end (`sweeps.cancel`)."""
+    """Returns whether the launcher running here was asked to save everything and end (`sweeps.cancel`)."""
     return (directory / PRIVATE / CANCEL).exists()
 
 
@@ -107,29 +107,27 @@ def run_lock(directory: Path, arm: str, seed: int) -> Path:
 
 @dataclass(frozen=True)
 class Change:
-    """What taking up a sweep changed: arms that are new, and arms or seeds no longer in the file (their runs stay)."""
+    """Changes from the recorded sweep: new arms, and arms or seeds no longer in the file (their runs stay)."""
 
     added: tuple[str, ...]
-    dropped: tuple[str, ...]  # arms; of an arm that stays, `ARM (seed 2, 3)`
+    dropped: tuple[str, ...]  # arms; for an arm that stays, `ARM (seed 2, 3)`
 
 
 def take_up(directory: Path, sweep: Sweep, now: str) -> Change:
-    """Writes sweep.json, after making sure that nothing on disk contradicts it.
+    """Writes sweep.json, after checking that nothing on disk contradicts it.
 
     Raises:
-        UserError: the directory holds another sweep, or a run.
-        ConfigError: runs on disk have another config than the sweep asks for; the fields are named, nothing is changed.
+        UserError: the directory has another sweep, or a run.
+        ConfigError: runs on disk have another config than the sweep; with the fields; nothing is changed.
     """
     if (directory / "run.json").exists():
-        raise UserError(f"--out={directory}: is a run directory; a sweep needs a folder of its own")
+        raise UserError(f"--out={directory}: is a run directory; a sweep needs its own folder")
     _refuse_within(directory)
     _refuse_links(directory, sweep.runs())
     path = directory / "sweep.json"
     earlier = read(directory) if path.exists() else {}
     if earlier and earlier.get("name") != sweep.name:
-        raise UserError(
-            f"--out={directory}: holds the sweep {earlier.get('name')}, not {sweep.name}; choose another folder"
-        )
+        raise UserError(f"--out={directory}: has the sweep {earlier.get('name')}, not {sweep.name}; use another folder")
     problems = contradictions(directory, sweep.runs())
     if problems:
         raise ConfigError(problems)
@@ -143,28 +141,28 @@ def take_up(directory: Path, sweep: Sweep, now: str) -> Change:
 
 
 def _refuse_within(directory: Path) -> None:
-    """Raises UserError where the directory lies in a run, or among what belongs to another sweep."""
+    """Raises UserError if the directory is inside a run, or in another sweep's folders."""
     here = directory.resolve()
     for parent in here.parents:
         if (parent / "run.json").is_file():
-            raise UserError(f"--out={directory}: lies in the run directory {parent}; choose a folder outside of it")
+            raise UserError(f"--out={directory}: is inside the run directory {parent}; use a folder outside it")
         if (parent / "sweep.json").is_file() and here.relative_to(parent).parts[0] in ("runs", "report", PRIVATE):
-            raise UserError(f"--out={directory}: lies in the sweep directory {parent}; choose a folder outside of it")
+            raise UserError(f"--out={directory}: is inside the sweep directory {parent}; use a folder outside it")
 
 
 def _refuse_links(directory: Path, runs: list[Run]) -> None:
-    """Raises UserError where what a launch writes into is a link that leads out of the sweep directory."""
+    """Raises UserError if a path that a launch writes to is a symlink out of the sweep directory."""
     keys = sorted({run.key for run in runs})
     arms = sorted({run.arm for run in runs})
     own(directory, "runs", *(f"runs/{arm}" for arm in arms), *(f"runs/{key}" for key in keys))
     for key in keys:
         log = directory / "runs" / key / "log.txt"
         if log.is_symlink():
-            raise UserError(f"{log}: is a link to {log.resolve()}; nothing is written through it")
+            raise UserError(f"{log}: is a symlink to {log.resolve()}; refusing to write through it")
 
 
 def continued(directory: Path, sweep: Sweep) -> Sweep:
-    """Returns the sweep as its directory has it to go on: seeds of planned looks so far, and looks without a plan."""
+    """Returns the sweep continued from its directory: seeds of planned looks so far, and looks without a plan."""
     if not (directory / "sweep.json").exists():
         return sweep
     recorded = read(directory)
@@ -179,7 +177,7 @@ def continued(directory: Path, sweep: Sweep) -> Sweep:
 
 
 def _seeds_dropped(earlier: Mapping[str, Any], sweep: Sweep) -> Iterator[str]:
-    """Yields `ARM (seed 2, 3)` for every arm that stays, of whose seeds sweep.json had more than the file has now."""
+    """Yields `ARM (seed 2, 3)` for every remaining arm with seeds in sweep.json that the file no longer has."""
     now = {arm.name: study.seeds for study in sweep.studies for arm in study.arms}
     for study in earlier.get("studies", []):
         for name in (arm["name"] for arm in study["arms"] if arm["name"] in now):
@@ -189,18 +187,18 @@ def _seeds_dropped(earlier: Mapping[str, Any], sweep: Sweep) -> Iterator[str]:
 
 
 class Written:
-    """sweep.json as this launcher wrote it, to notice when somebody replaces it."""
+    """sweep.json as this launcher wrote it, to detect when somebody replaces it."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "sweep.json"
         self.take()
 
     def take(self) -> None:
-        """Takes the file as it is now for this launcher's own."""
+        """Takes the current file as this launcher's own."""
         self.seen, self.content = self._about(), self._hash()
 
     def replaced(self) -> bool:
-        """Tells whether the file has another content now, or is gone."""
+        """Returns whether the file has other content now, or is gone."""
         if (about := self._about()) == self.seen:
             return False
         if self._hash() != self.content:
@@ -223,7 +221,7 @@ class Written:
 
 
 def record(directory: Path, sweep: Sweep, now: str) -> None:
-    """Writes sweep.json with what `select` has chosen by now."""
+    """Writes sweep.json with the choices of `select` so far."""
     path = directory / "sweep.json"
     created = read(directory).get("created") if path.exists() else None
     write_json(path, describe(select.applied(directory, sweep), created=created or now, updated=now))
@@ -283,7 +281,7 @@ def read(directory: Path) -> dict[str, Any]:
     """Returns sweep.json.
 
     Raises:
-        UserError: there is none, or it is damaged.
+        UserError: it is missing or damaged.
     """
     path = directory / "sweep.json"
     if not path.exists():
@@ -291,12 +289,12 @@ def read(directory: Path) -> dict[str, Any]:
         raise UserError(f"{directory}{hint}")
     value = read_json(path)
     if wrong := _wrong(value):
-        raise UserError(f"{path}: is not a sweep's description: {wrong}")
+        raise UserError(f"{path}: is not a valid sweep.json: {wrong}")
     return value
 
 
 def _wrong(value: Any) -> str:
-    """Returns what is not as `describe` writes it, of all that is read again; empty where everything is."""
+    """Returns what is invalid among the parts that are read again; empty if nothing is."""
     if not isinstance(value, dict) or not isinstance(value.get("studies"), list):
         return "it has no list `studies`"
     for index, study in enumerate(value["studies"]):
@@ -306,7 +304,7 @@ def _wrong(value: Any) -> str:
         for key, kind in (("arms", dict), ("seeds", int), ("evals", str)):
             items = study.get(key) if key != "evals" else study.get(key) or []
             if not isinstance(items, list) or not all(type(item) is kind for item in items):
-                return f"{where}.{key} is no list of {'objects' if kind is dict else kind.__name__}"
+                return f"{where}.{key} is not a list of {'objects' if kind is dict else kind.__name__}"
         for number, arm in enumerate(study["arms"]):
             name, budget = arm.get("name"), _budget(arm.get("config"))
             if not isinstance(name, str) or {*name.split("/")} & {"", ".", ".."}:
@@ -322,9 +320,9 @@ def _budget(config: Any) -> dict[str, Any]:
 
 
 def contradictions(directory: Path, runs: list[Run]) -> list[str]:
-    """Returns a line for each arm whose runs on disk were made with another config, naming the fields."""
+    """Returns a line for each arm whose runs on disk have another config, with the fields."""
     results: dict[tuple[str, str], list[int]] = {}
-    plain: dict[str, Any] = {}  # the config of each arm as JSON has it
+    plain: dict[str, Any] = {}  # the config of each arm as JSON
     for run in runs:
         path = run_dir(directory, run.arm, run.seed) / "config.json"
         if not path.exists() or _failed_at_once(path.parent):
@@ -352,7 +350,7 @@ def contradictions(directory: Path, runs: list[Run]) -> list[str]:
 
 
 def _not_longer(on_disk: Any, workdir: Path, run: Run, changed: list[str]) -> str | None:
-    """Returns why a run whose budget was raised cannot continue to it; empty: it can; None: something else changed."""
+    """Returns why a run cannot continue to its raised budget; empty: it can; None: something else changed."""
     before, amount = fields.flatten(fields.from_dict(on_disk)), run.base.budget.amount
     if len(changed) != 1 or not changed[0].startswith("budget.amount was ") or amount <= before["budget.amount"]:
         return None
@@ -363,7 +361,7 @@ def _not_longer(on_disk: Any, workdir: Path, run: Run, changed: list[str]) -> st
 
 
 def _changed_parents(directory: Path, runs: list[Run]) -> Iterator[tuple[Run, str]]:
-    """Yields each run on disk that started from another run than the sweep now asks for, or than lies there now."""
+    """Yields each run on disk that started from another run than the sweep's, or from one that has changed."""
     started = [run for run in runs if run.base.init_from]
     names = {chains.parent(run) for run in started}
     parents = [run for run in runs if run.key in names]
@@ -379,17 +377,17 @@ def _changed_parents(directory: Path, runs: list[Run]) -> Iterator[tuple[Run, st
 
 
 def _failed_at_once(workdir: Path) -> bool:
-    """Tells whether a run's start failed before its first step: nothing of it is kept, so its config binds nobody."""
+    """Returns whether a run failed before its first step: nothing of it is kept, so its config may change."""
     return not begun(workdir) and run_status.read(workdir).status == "failed"
 
 
 def differences(on_disk: Any, expected: ConfigDict) -> list[str]:
-    """Returns what differs between a run's config.json and the config wanted now, a phrase a field.
+    """Returns the differences between a run's config.json and the sweep's config, one phrase per field.
 
-    A field that the file lacks (an older version's) counts as its default, and those that a resumed run may change do
-    not count, but for `eval`: a sweep's evaluations are asked of every run alike. `model.vocab_size` is filled in from
-    the tokenizer by the training, so an unset one agrees with any. A run from before there was `eval.split` was scored
-    on all of the validation text, and stays so.
+    A field that the file lacks (of an older version) counts as its default. Fields that a resumed run may change are
+    ignored, except `eval`: a sweep's evaluations are the same for every run. `model.vocab_size` is filled in from the
+    tokenizer in training, so an unset one agrees with any. A run from before `eval.split` existed was scored on all of
+    the validation text, and stays so.
     """
     try:
         before = fields.flatten(fields.from_dict(on_disk))
@@ -408,7 +406,7 @@ def differences(on_disk: Any, expected: ConfigDict) -> list[str]:
 
 
 def _agrees(on_disk: Any, expected: dict[str, Any]) -> bool:
-    """Tells quickly whether a config.json is the config that is wanted, field by field, the tokenizer's size apart."""
+    """Returns quickly whether a config.json equals the sweep's config, apart from the tokenizer's size."""
     if not isinstance(on_disk, dict) or not isinstance(on_disk.get("model"), dict):
         return False
     if expected["model"]["vocab_size"] is None:
@@ -422,15 +420,14 @@ def _evaluation(on_disk: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value as JSON would give it back, so that tuples and lists compare."""
+    """Returns a value as JSON would return it, so that tuples and lists are equal."""
     return json.loads(json.dumps(value, default=lambda node: node.to_dict()))
 
 
 def bound(directory: Path, config: ConfigDict, workdir: Path) -> dict[str, Any]:
-    """Returns a run's config as its trainer takes it: the run that it continues, if any, is a path.
+    """Returns a run's config for its trainer: the run that it continues, if any, as a path.
 
-    A run that has begun keeps the path in its config.json, though the sweep has moved since: only its first step reads
-    it.
+    A run that has started keeps the path in its config.json, even if the sweep was moved: only its first step reads it.
     """
     values = fields.to_dict(config)
     run = chains.key(config)
@@ -445,7 +442,7 @@ def bound(directory: Path, config: ConfigDict, workdir: Path) -> dict[str, Any]:
 def mark(workdir: Path, **values: Any) -> None:
     """Sets fields of a run's run.json, which need not exist yet; for what the trainer itself can no longer write.
 
-    Where the disk takes nothing, that is told and nothing more: the launcher goes on with what it can.
+    If the disk cannot be written, a message is printed and the launcher continues.
     """
     path = workdir / "run.json"
     try:
@@ -461,7 +458,7 @@ def mark(workdir: Path, **values: Any) -> None:
 
 
 def listed(directory: Path) -> list[tuple[str, str, int, tuple[str, ...], Mapping[str, Any]]]:
-    """Returns (study, arm, seed, evaluations, the arm's config) of every run that sweep.json asks for."""
+    """Returns (study, arm, seed, evaluations, the arm's config) of every run in sweep.json."""
     return [
         (study["name"], arm["name"], seed, tuple(study.get("evals") or ()), arm["config"])
         for study in read(directory)["studies"]
@@ -471,7 +468,7 @@ def listed(directory: Path) -> list[tuple[str, str, int, tuple[str, ...], Mappin
 
 
 def run_states(directory: Path) -> dict[str, run_status.RunState]:
-    """Returns how every run of a sweep directory stands, by its key `<arm>/seed<k>`."""
+    """Returns the state of every run of a sweep directory, by its key `<arm>/seed<k>`."""
     return {
         f"{arm}/seed{seed}": run_status.read(
             run_dir(directory, arm, seed), evals, total_steps(config), config["budget"]["amount"]
@@ -481,13 +478,13 @@ def run_states(directory: Path) -> dict[str, run_status.RunState]:
 
 
 def unknown_runs(directory: Path, keys: Sequence[str]) -> list[str]:
-    """Returns the runs on disk that are not among `keys`: of arms or seeds that the sweep no longer has."""
+    """Returns the runs on disk that are not in `keys`: of arms or seeds that the sweep no longer has."""
     result = (path.parent for path in (directory / "runs").glob("*/seed*/run.json"))
     return sorted(key for path in result if (key := f"{path.parent.name}/{path.name}") not in keys)
 
 
 def total_steps(config: Mapping[str, Any]) -> int | None:
-    """Returns the steps of a run whose budget is given in steps."""
+    """Returns the steps of a run whose budget is in steps."""
     budget = config["budget"]
     finite = math.isfinite(budget["amount"])
     return round(budget["amount"]) if budget["kind"] == "steps" and finite else None

@@ -1,4 +1,4 @@
-"""How a launch of a sweep ended, and how that is told."""
+"""The result of a launch, and its printed summary."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +8,7 @@ from configs.terminal import plain
 
 @dataclass
 class Summary:
-    """How a sweep ended, runs by their key."""
+    """The result of a launch, by run key."""
 
     failed: dict[str, str] = field(default_factory=dict)
     diverged: dict[str, str] = field(default_factory=dict)
@@ -18,12 +18,12 @@ class Summary:
     report_error: str = ""
     stopped_by: int | None = None
     cancelled: bool = False
-    not_begun: int = 0  # runs that --on-failure=stop, or a replaced sweep.json, kept from beginning
-    replaced: bool = False  # somebody replaced sweep.json meanwhile
+    not_begun: int = 0  # runs not started because of --on-failure=stop or a replaced sweep.json
+    replaced: bool = False  # sweep.json was replaced during the launch
 
     @property
     def code(self) -> int:
-        """The exit code: 0; 1 where a run, an evaluation or the report failed; 128 + the signal that stopped it."""
+        """The exit code: 0; 1 if a run, an evaluation or the report failed; 128 + the signal that stopped it."""
         if self.stopped_by is not None:
             return 128 + self.stopped_by
         return (
@@ -34,7 +34,7 @@ class Summary:
 
 
 def tell(summary: Summary, directory: Path) -> None:
-    """Prints what went wrong, a line each, by name."""
+    """Prints what went wrong, one line each."""
     for key, error in summary.failed.items():
         log = directory / "runs" / key / "log.txt"
         _say(f"failed: {key}: {error}{f' (see {log})' if log.exists() else ''}")
@@ -44,12 +44,12 @@ def tell(summary: Summary, directory: Path) -> None:
         for name, error in errors.items():
             _say(f"evaluation failed: {key}: {name}: {error} (see {directory / 'runs' / key / 'log.txt'})")
     for key, names in summary.missing.items():
-        _say(f"not evaluated: {key}: {', '.join(names)} (the same command tries again)")
+        _say(f"not evaluated: {key}: {', '.join(names)} (the same command retries)")
     for key, error in summary.busy.items():
         _say(f"left alone: {key}: {error}")
     if summary.not_begun:
         why = "sweep.json was replaced" if summary.replaced else "--on-failure=stop"
-        _say(f"{summary.not_begun} run{'s were' if summary.not_begun > 1 else ' was'} not begun ({why})")
+        _say(f"{summary.not_begun} run{'s were' if summary.not_begun > 1 else ' was'} not started ({why})")
     if summary.replaced:
         _say(f"{directory / 'sweep.json'} was replaced during this launch; the report is not built")
     if summary.stopped_by is not None:

@@ -181,7 +181,7 @@ def test_documents_that_validate_one_text_and_train_another_are_refused(folder):
                {"name": "b", "path": str(folder / "b*.txt"), "weight": 1,
                 "validation_path": str(folder / "a[0-7].txt")})  # fmt: skip
     shared = settings(data__mixture=entries, data__cache_dir=str(folder / "cache"), data__validation_in_train=0.25)
-    with pytest.raises(UserError, match=r"3 of the 8 validation documents of b train in a|4 of the 8 validation"):
+    with pytest.raises(UserError, match=r"3 of the 8 validation documents of b also train in a|4 of the 8 validation"):
         sources.open_data(shared.data)
     shared.data.validation_in_train = 1.0
     assert len(sources.open_data(shared.data).texts) == 2

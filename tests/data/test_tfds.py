@@ -165,7 +165,7 @@ def test_the_environments_folder(folder, tmp_path, monkeypatch):
         (
             "tiny_storys",
             {},
-            r"'tiny_storys': not found in .*, which holds copied:1\.10\.0, copied:1\.9\.0, tiny_stories/",
+            r"'tiny_storys': not found in .*, which has copied:1\.10\.0, copied:1\.9\.0, tiny_stories/",
         ),
         ("copied:2.0.0", {}, "'copied:2.0.0': not found in"),
         ("copied", {"data__tfds__validation_split": "validation"}, "no split 'validation'; it has train, dev, void"),
@@ -182,7 +182,7 @@ def test_mistakes(folder, tmp_path, name, overrides, message):
 
 
 def test_an_empty_folder(tmp_path):
-    with pytest.raises(UserError, match="which holds no prepared data set"):
+    with pytest.raises(UserError, match="which has no prepared data set"):
         open_named(tmp_path, tmp_path / "cache")
 
 

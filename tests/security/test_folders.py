@@ -56,7 +56,9 @@ def test_nothing_is_written_through_a_link_that_leads_out_of_a_run_directory(mak
     outside.mkdir()
     workdir.mkdir()
     (workdir / name).symlink_to(outside)
-    with pytest.raises(UserError, match=rf"run/{name}: is a link to .*outside, outside; nothing is written through it"):
+    with pytest.raises(
+        UserError, match=rf"run/{name}: is a symlink to .*outside, outside; refusing to write through it"
+    ):
         trainer.train(make_tiny(), workdir, quiet=True)
     assert not list(outside.iterdir())
 

@@ -76,9 +76,9 @@ def test_cancelling_deletes_nothing_outside(foreign, tmp_path, monkeypatch) -> N
     (foreign / ".sweep/jobs").rmdir()
     (tmp_path / "victim/a.seed0.json").write_text(json.dumps(asdict(GOOD)))
     (foreign / ".sweep/jobs").symlink_to(tmp_path / "victim")
-    with pytest.raises(UserError, match="jobs: is a link to"):
+    with pytest.raises(UserError, match="jobs: is a symlink to"):
         cancel.main([str(foreign)])
-    with pytest.raises(UserError, match="jobs: is a link to"):
+    with pytest.raises(UserError, match="jobs: is a symlink to"):
         run(tmp_path, sweep_of(tmp_path, ["a"]))
     assert (tmp_path / "victim/a.seed0.json").exists()
 
@@ -154,7 +154,7 @@ def test_nothing_is_launched_through_a_link(foreign, tmp_path, name) -> None:
     (foreign / name).rename(outside) if (foreign / name).exists() else outside.mkdir()
     before = sorted(outside.rglob("*"))
     (foreign / name).symlink_to(outside)
-    with pytest.raises(UserError, match=rf"{name}: is a link to .*outside, outside; nothing is written through it"):
+    with pytest.raises(UserError, match=rf"{name}: is a symlink to .*outside, outside; refusing to write through it"):
         launch.launch(sweep_of(tmp_path, ["a"]), foreign, functions=FAKES, report=launch.build_report)
     assert sorted(outside.rglob("*")) == before
 
@@ -164,7 +164,7 @@ def test_a_runs_log_is_not_appended_to_through_a_link(foreign, tmp_path) -> None
     victim.write_text("mine")
     log.unlink()
     log.symlink_to(victim)
-    with pytest.raises(UserError, match=r"log.txt: is a link to"):
+    with pytest.raises(UserError, match=r"log.txt: is a symlink to"):
         run(tmp_path, sweep_of(tmp_path, ["a"]))
     with pytest.raises(OSError, match="symbolic links"):
         worker.redirect(log)
@@ -173,7 +173,7 @@ def test_a_runs_log_is_not_appended_to_through_a_link(foreign, tmp_path) -> None
 
 @pytest.mark.parametrize("place", ["runs/a/seed0/inner", "runs/b", "report/x", ".sweep/y"])
 def test_a_sweep_is_not_begun_within_another(foreign, tmp_path, place) -> None:
-    with pytest.raises(UserError, match=r"lies in the (run|sweep) directory"):
+    with pytest.raises(UserError, match=r"is inside the (run|sweep) directory"):
         launch.launch(sweep_of(tmp_path, ["b"]), foreign / place, functions=FAKES)
     assert launch.launch(sweep_of(tmp_path, ["b"]), foreign / "beside", functions=FAKES).code == 0
 
@@ -195,7 +195,7 @@ def test_status_says_that_slurm_is_silent(foreign, monkeypatch, capsys) -> None:
     plant(foreign)
     monkeypatch.setattr(squeue, "_run", lambda command: None)
     status.main([str(foreign)])
-    assert "Slurm does not answer: 1 run that it was given is shown as the files say" in capsys.readouterr().out
+    assert "Slurm does not answer: 1 run given to it is shown by the state of their files" in capsys.readouterr().out
     monkeypatch.setattr(squeue, "_run", lambda command: "")
     status.main([str(foreign)])
     assert "does not answer" not in capsys.readouterr().out

@@ -179,14 +179,14 @@ def test_an_odd_rotary_width_is_refused():
     (dict(arm=lambda c: 3), "must be text"),
     (dict(seeds=3), "must be a list of whole numbers"),
     (dict(seeds=[0, 0]), "lists a seed twice"),
-    (dict(seeds=[-1]), "-1 is no whole number"),
-    (dict(seeds=[2**63]), f"{2**63} is no whole number of 0 .. {2**63 - 1}"),
+    (dict(seeds=[-1]), "-1 is not a whole number"),
+    (dict(seeds=[2**63]), f"{2**63} is not a whole number in 0 .. {2**63 - 1}"),
     (dict(seeds=[]), "must be a list"),
     (dict(evals=["los"]), "unknown evaluation 'los'; did you mean loss?"),
     (dict(evals="loss"), "must be a list"),
     (dict(baseline=0, axes=[{"model.num_heads": [4]}], arm="h{model.num_heads}"), "baseline = 0: must be text"),
     (dict(baseline=[], axes=[{"model.num_heads": [4]}], arm="h{model.num_heads}"), "baseline = []: must be text"),
-    (dict(baseline="h8", axes=[{"model.num_heads": [4]}], arm="h{model.num_heads}"), "baseline = 'h8' is no arm"),
+    (dict(baseline="h8", axes=[{"model.num_heads": [4]}], arm="h{model.num_heads}"), "baseline = 'h8' is not an arm"),
     (dict(base="configs/tniy.py"), "no file configs/tniy.py"),
     (dict(base=None), "must name a config file"),
     (dict(studies={}), "must be a dictionary of studies"),
@@ -205,7 +205,7 @@ def test_names_unsafe_as_folders_are_refused(name):
 
 def test_two_arms_of_one_name_or_one_config_are_refused():
     (line,) = refused(axes=[{"model.num_heads": [1, 2]}], arm="same")
-    assert line == "arm same: the name is given to 2 arms; `arm` must tell them apart"
+    assert line == "arm same: 2 arms have this name; `arm` must distinguish them"
     (line,) = refused(axes=[{"model.num_heads": [1, 2]}], arm=lambda c: "aA"[c.model.num_heads - 1])
     assert "only in case" in line
     # One is what the other resolves to.
@@ -231,7 +231,7 @@ def test_studies_share_what_stands_beside_them_and_names_are_unique_over_all():
     assert (width.seeds, width.evals) == ((0, 1), ("loss",))
     assert width.arms[0].config.model.width == 16 and width.arms[0].config.budget.amount == 9
     given["studies"]["width"]["arm"] = "h1"
-    assert any("arm h1: the name is given to 2 arms" in line for line in refused(**given))
+    assert any("arm h1: 2 arms have this name" in line for line in refused(**given))
     given["studies"]["width"] = dict(axes=[{"model.head_dim": [3]}], arms="x")
     assert refused(**given) == ["studies.width: unknown key 'arms'; did you mean arm?"]
 

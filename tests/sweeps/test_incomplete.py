@@ -33,7 +33,7 @@ def test_an_evaluation_whose_note_of_failure_is_gone_is_missing(tmp_path, capsys
     monkeypatch.setattr(driver, "record_eval_error", lambda *_: None)  # as where another worker cleared it
     summary = run(tmp_path, sweep_of(tmp_path, ["evalkill", "a"]))
     assert (summary.code, summary.missing, summary.eval_errors) == (1, {"evalkill/seed0": ("loss",)}, {})
-    assert "not evaluated: evalkill/seed0: loss (the same command tries again)" in capsys.readouterr().out
+    assert "not evaluated: evalkill/seed0: loss (the same command retries)" in capsys.readouterr().out
 
 
 LAUNCHER = """
@@ -128,7 +128,7 @@ def test_a_run_that_is_lost_again_and_again_before_it_begins_is_told(tmp_path, c
     shown = types.SimpleNamespace(update=lambda *_: None, say=lambda _: None)
     summary = driver.Driver(tmp_path / "out", sweep, Losing(), shown, functions=FAKES).drive([])
     assert summary.code == 1
-    assert summary.failed == {"a/seed0": "lost 4 times before it began: ray: the raylet is gone"}
+    assert summary.failed == {"a/seed0": "lost 4 times before it started: ray: the raylet is gone"}
 
 
 ENV = {"SLURM_CONF": "/a", "SLURM_CLUSTERS": "c", "SBATCH_PARTITION": "gpu", "SQUEUE_STATES": "PD", "HOME": "/h"}
@@ -147,7 +147,7 @@ def test_variables_of_sbatch_are_taken_over_or_refused(tmp_path):
     given = slurm_options.parameters(tmp_path, slurm.Options())
     assert slurm_options.variables(ENV, given) == {"SBATCH_PARTITION": "gpu"}
     assert slurm_options.variables(ENV, slurm_options.parameters(tmp_path, slurm.Options(partition="cpu"))) == {}
-    with pytest.raises(UserError, match="SBATCH_WAIT=1: a sweep cannot take this variable over"):
+    with pytest.raises(UserError, match="SBATCH_WAIT=1: a sweep does not support this variable"):
         slurm_options.variables({"SBATCH_WAIT": "1"}, given)
     with pytest.raises(UserError, match="set SLURM_CLUSTERS=big instead"):
         slurm_options.variables({}, slurm_options.parameters(tmp_path, slurm.Options(extra={"clusters": "big"})))

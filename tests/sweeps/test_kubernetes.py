@@ -103,12 +103,12 @@ def test_a_manifest_has_what_was_asked_for_and_is_the_apis(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (lambda job: job["spec"].update(backofLimitPerIndex=0), r"manifest\.spec\.backofLimitPerIndex is no field"),
+        (lambda job: job["spec"].update(backofLimitPerIndex=0), r"manifest\.spec\.backofLimitPerIndex is not a field"),
         (lambda job: job["spec"].update(completions="three"), "completions"),
         (lambda job: job["spec"].pop("template"), "template"),
         (
             lambda job: job["spec"]["template"]["spec"]["containers"][0].update(volumeMount=[]),
-            r"template\.spec\.containers\[0\]\.volumeMount is no field",
+            r"template\.spec\.containers\[0\]\.volumeMount is not a field",
         ),
     ],
 )
@@ -123,14 +123,14 @@ def test_a_manifest_that_is_not_the_apis_is_refused(tmp_path, spoil, told) -> No
     ("given", "told"),
     [
         ({"image": ""}, "needs --image"),
-        ({"claim": "Not/ok"}, "--claim=Not/ok: is no name"),
+        ({"claim": "Not/ok"}, "--claim=Not/ok: is not a name"),
         ({"namespace": "a.b"}, "--namespace=a.b"),
         ({"image": "a b"}, "--image=a b"),
         ({"node-selector": ["k=a b"]}, "--node-selector=k=a b"),
         ({"tpu": "v5e:4x4"}, "larger slices are several hosts"),
         ({"tpu": "v9:1x1"}, "--tpu=v9:1x1: must be v4, v5e, v5p, v6e"),
         ({"tpu": "v5e:1x1", "gpus": "1"}, "not both"),
-        ({"mount": "/elsewhere"}, "must lie in it"),
+        ({"mount": "/elsewhere"}, "must be in it"),
         ({"mount": "relative"}, "must be absolute"),
     ],
 )
@@ -251,7 +251,7 @@ def test_what_the_api_server_refuses_is_one_line(cluster, tmp_path, monkeypatch)
     with pytest.raises(UserError, match=r"--launcher=kubernetes: .*127\.0\.0\.1"):
         engine(tmp_path)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match="no kubeconfig that can be read"):
+    with pytest.raises(UserError, match="no readable kubeconfig"):
         engine(tmp_path)
 
 
@@ -303,7 +303,7 @@ def test_a_pod_whose_run_is_taken_back_or_not_there_ends_at_once(tmp_path) -> No
     command = [sys.executable, "-m", "sweeps.launchers.kubernetes_pod", str(folder)]
     env = {**os.environ, "JOB_COMPLETION_INDEX": "2"}
     done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
-    assert done.returncode == 0 and "taken back" in done.stdout
+    assert done.returncode == 0 and "withdrawn" in done.stdout
     env["JOB_COMPLETION_INDEX"] = "0"
     done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
     assert done.returncode == 2 and "is the claim mounted at --mount?" in done.stderr

@@ -139,7 +139,7 @@ def test_what_continues_a_run_that_failed_is_not_begun_and_is_named(tmp_path, wa
     messages = {**summary.failed, **summary.diverged}
     assert summary.code == (1 if way == "raise" else 0)
     for arm in ("after", "last"):
-        assert messages[f"{arm}/seed0"] == f"not begun: {way}/seed0, which it continues, is {status}"
+        assert messages[f"{arm}/seed0"] == f"not started: {way}/seed0, which it continues, is {status}"
         assert not (tmp_path / f"out/runs/{arm}").exists()
 
 
@@ -219,7 +219,7 @@ def test_a_run_of_another_config_is_refused_by_field_and_left_as_it_is(tmp_path)
 def test_a_directory_of_another_sweep_or_of_a_run_is_refused(tmp_path):
     sweep = sweep_of(tmp_path, ["a"])
     run(tmp_path, sweep)
-    with pytest.raises(UserError, match="holds the sweep test, not other"):
+    with pytest.raises(UserError, match="has the sweep test, not other"):
         run(tmp_path, Sweep(**{**vars(sweep), "name": "other"}))
     with pytest.raises(UserError, match="is a run directory"):
         launch.launch(sweep, tmp_path / "out/runs/a/seed0", functions=FAKES)
@@ -227,7 +227,7 @@ def test_a_directory_of_another_sweep_or_of_a_run_is_refused(tmp_path):
 
 def test_a_second_launcher_is_refused_while_the_first_works(tmp_path):
     sweep = sweep_of(tmp_path, ["a"])
-    with state.launching(tmp_path / "out"), pytest.raises(UserError, match=f"at work here .process {os.getpid()} on"):
+    with state.launching(tmp_path / "out"), pytest.raises(UserError, match=f"running here .process {os.getpid()} on"):
         run(tmp_path, sweep)
     assert run(tmp_path, sweep).code == 0
 
@@ -312,7 +312,7 @@ def test_a_second_launcher_process_is_refused_with_one_line(tmp_path, launcher):
     again = [sys.executable, "-m", "sweeps.launch", f"--sweep={tmp_path / 'slow.py'}", f"--out={tmp_path / 'out'}"]
     done = subprocess.run(again, cwd=CHECKOUT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
-    assert "another launcher is at work here" in done.stderr
+    assert "another launcher is running here" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

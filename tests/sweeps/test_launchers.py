@@ -96,7 +96,7 @@ def test_options_are_those_that_launchers_declare(pbs: Cluster, tmp_path: Path) 
 def test_one_option_means_one_thing(pbs: Cluster, monkeypatch) -> None:
     other = replace(registry.LAUNCHERS["pbs"], options={"memory": Option("PERCENT", "share of a node")})
     monkeypatch.setitem(registry.LAUNCHERS, "pbs", other)
-    with pytest.raises(ValueError, match="--memory is declared otherwise by slurm and pbs"):
+    with pytest.raises(ValueError, match="--memory is declared differently by slurm and pbs"):
         engines.add_options(argparse.ArgumentParser())
 
 

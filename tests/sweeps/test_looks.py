@@ -59,7 +59,7 @@ def test_a_large_difference_is_decided_at_the_first_look(tmp_path, capsys):
 def test_seeds_are_added_while_a_comparison_is_open_and_status_says_where_it_stands(tmp_path, capsys):
     assert run(tmp_path, (1, 2, 4), seeds=dict(looks=(3, 6, 12), care=0.04)).code == 0
     said = capsys.readouterr().out
-    assert "after look 1 of 3, 3 seeds: open: kv4; going on to 6 seeds" in said
+    assert "after look 1 of 3, 3 seeds: open: kv4; continuing to 6 seeds" in said
     reached = len(seeds(tmp_path))
     assert reached in (6, 12)
     trained = [key for what, key in fakes.calls(tmp_path) if what == "train"]
@@ -106,12 +106,12 @@ def test_a_list_that_grows_after_results_is_marked_with_its_looks(tmp_path):
         (dict(seeds=dict(looks=(10, 5), care=0.1)), "looks must be increasing whole numbers of seeds, 2 or more"),
         (dict(seeds=dict(looks=5, care=0.1)), "seeds.looks = 5: must be numbers of seeds"),
         (dict(seeds=dict(looks=(5,), care=0)), "care must be a number above 0, in nats"),
-        (dict(seeds=PLAN, evals=["memory"]), "must hold 'loss', by which a plan of seeds decides"),
+        (dict(seeds=PLAN, evals=["memory"]), "must contain 'loss', by which a plan of seeds decides"),
         (dict(seeds=PLAN, care=0.1), "care: is also set as seeds.care"),
         (dict(care=-1), "care = -1: must be a number above 0, in nats"),
         (
             dict(seeds=PLAN, select=dict(field="optimizer.learning_rate", values=[1e-3, 1e-2], seeds=[11])),
-            "select.seeds: 11 is one of `seeds` too",
+            "select.seeds: 11 is also one of `seeds`",
         ),
     ],
 )

@@ -90,25 +90,25 @@ def test_two_matches_hold_together():
     assert match.count("kv_bytes", one.config) == match.count("kv_bytes", other.config)
     assert abs(counted(other) / counted(one) - 1) <= 0.005
     # The other way round the second match undoes the first, which is found out.
-    assert "its parameters come no nearer than" in refused(**given, match=both[::-1])[0]
+    assert "its parameters come no closer than" in refused(**given, match=both[::-1])[0]
 
 
 def test_what_cannot_be_matched_is_refused_with_the_nearest_figure():
     lines = refused(**GROUPS, match=dict(equal="parameters", to="kv8", by="model.num_layers"))
     # A layer of one group has 8,192 + 1,024 + 33,792 + 128 parameters, beside the embedding's 16,384 and 64.
     assert lines[0] == (
-        "match: arm kv1: its parameters come no nearer than 102,720 (model.num_layers = 2), 12.25% fewer than the "
+        "match: arm kv1: its parameters come no closer than 102,720 (model.num_layers = 2), 12.25% fewer than the "
         "117,056 of kv8; must be within 0.5%"
     )
     assert len(lines) == 3
     latent = dict(equal="kv_bytes", to="kv8", by="model.attention.mla.kv_rank")  # which these arms do not have
-    assert "kv1: its KV bytes/token come no nearer than 128 " in refused(**GROUPS, match=latent)[0]
+    assert "kv1: its KV bytes/token come no closer than 128 " in refused(**GROUPS, match=latent)[0]
 
 
 @pytest.mark.parametrize("given, message", [
     (dict(equal="parameter", to="kv8", by="model.mlp_width"), "match.equal = 'parameter': must be parameters, flops"),
     (dict(equal="kv_bytes", to="kv8", by="model.mlp_width"), "match.by = 'model.mlp_width': must be model.num_layers"),
-    (dict(equal="flops", to="kv8", by="model.num_kv_heads"), "is an axis already"),
+    (dict(equal="flops", to="kv8", by="model.num_kv_heads"), "is already an axis"),
     (dict(equal="flops", to="kv9", by="model.mlp_width"), "match: no arm 'kv9'"),
     (dict(equal="flops", to="kv8", by="model.mlp_width", arm=["kv1"]), "match: unknown key 'arm'"),
     (dict(equal="flops", to="kv8", by="model.mlp_width", multiple_of=0), "multiple_of = 0: must be"),

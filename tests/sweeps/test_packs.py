@@ -65,7 +65,7 @@ def test_arms_of_other_shapes_are_not_packed(tmp_path):
 def test_the_option_is_refused_where_it_cannot_be_kept(tmp_path):
     with pytest.raises(UserError, match="--pack=0: must be 1 or more"):
         packs.check(0, "local", packs=True)
-    with pytest.raises(UserError, match="--pack=2: --launcher=slurm gives each run a process of its own; must be 1"):
+    with pytest.raises(UserError, match="--pack=2: --launcher=slurm gives each run its own process; must be 1"):
         launch.main(["--sweep=x", "--out=y", "--pack=2", "--launcher=slurm"])
     packs.check(1, "ray", packs=False)
 

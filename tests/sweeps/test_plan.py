@@ -71,7 +71,7 @@ def test_hours_are_flops_over_the_assumed_mfu_and_only_where_a_peak_is_published
     assert all(line.as_json()["hours_at_mfu"] is None for line in lines)  # a CPU has no published peak
     table.show([replace(lines[0], hours_at_mfu=result)], CPU, Console())
     shown = capsys.readouterr().out
-    assert "kv1: about 2 hours of training a run at 40% MFU" in shown and "an estimate" in shown
+    assert "kv1: about 2 hours of training per run at 40% MFU" in shown and "an estimate" in shown
 
 
 def test_the_presets_are_the_sizes_of_their_names():
@@ -178,7 +178,7 @@ def test_the_command_writes_json_and_refuses_other_targets(tmp_path, monkeypatch
     for wrong in ("v5q:1x1", "v5e", "v5e:0x", "cuda", "v5e:1x1x1x1"):
         with pytest.raises(UserError, match=f"--target={wrong}: must be cpu, gpu"):
             plan.main(["--sweep=x", f"--target={wrong}"])
-    with pytest.raises(UserError, match="'prefil' is none of train_step, decode"):
+    with pytest.raises(UserError, match="'prefil' is not one of train_step, decode"):
         plan.main(["--sweep=x", "--programs=decode,prefil"])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="make setup EXTRAS=dev,tpu"):

@@ -51,14 +51,14 @@ def test_on_failure_stop_begins_no_more_and_lets_the_others_end(tmp_path, capsys
         "raise/seed0": "failed", "brief/seed0": "done", "a/seed0": "waiting", "b/seed0": "waiting",
     }  # fmt: skip
     message = capsys.readouterr().out
-    assert "no more runs begin" in message and "2 runs were not begun" in message
+    assert "no more runs start" in message and "2 runs were not started" in message
     assert run(tmp_path, sweep).code == 1  # `raise` again, and now the others
     assert [board(tmp_path)[f"{arm}/seed0"] for arm in ("a", "b")] == ["done", "done"]
 
 
 def test_a_run_that_takes_too_long_is_saved_counts_as_failed_and_goes_on_when_tried_again(tmp_path):
     summary = run(tmp_path, sweep_of(tmp_path, ["brief", "a"]), timeout=1.0)
-    assert summary.failed == {"brief/seed0": "timed out: not through after 1 s (--run-timeout)"}
+    assert summary.failed == {"brief/seed0": "timed out: not finished after 1 s (--run-timeout)"}
     steps = (tmp_path / "out/runs/brief/seed0/steps").read_text().split()
     assert len(steps) == 1 and 0 < int(steps[0]) < 25
     # Two retries of a second each see it through: 25 steps of a tenth.
@@ -194,9 +194,9 @@ def test_cancel_has_the_runs_saved_and_the_launcher_end(tmp_path, capsys):
         process.kill()
     assert process.returncode == 143 and "cancelled; the same command resumes" in message
     assert Counter(board(tmp_path).values()) == {"preempted": 2, "waiting": 1}
-    assert "asked to save its runs" in capsys.readouterr().out
+    assert "told it to save its runs" in capsys.readouterr().out
     assert cancel.main([str(tmp_path / "out")]) == 0  # nobody is at work
-    assert "0 of 3 runs complete; nothing is at work" in capsys.readouterr().out
+    assert "0 of 3 runs complete; nothing is running" in capsys.readouterr().out
     # The request was for that launcher: the next one goes on.
     quick = replace(FAKES, train="tests.sweeps.fakes:quick")
     sweep = expand.load(tmp_path / "slow.py")

@@ -81,7 +81,7 @@ def test_what_a_node_has_is_taken(options):
 
 @pytest.mark.parametrize("options", [{"cpus": 5}, {"cpus": 2, "gpus": 1}, {"gpus": 8}, {"resources": {"small": 1}}])
 def test_what_no_node_has_is_refused_and_not_waited_for(options):
-    with pytest.raises(UserError, match=r"no node has what a run asks for .*the most there is: CPU 4"):
+    with pytest.raises(UserError, match=r"no node has a run's resources .*the maximum is CPU 4"):
         ray._refuse_impossible(Nodes, ray.Options(**options))
 
 

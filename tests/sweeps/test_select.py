@@ -60,7 +60,7 @@ def test_every_arm_is_tried_with_every_value_first_and_reported_with_its_own_bes
     # What cannot be measured keeps only its own arm from beginning, and is named.
     assert first.code == 1
     assert first.failed["kv4/seed0"] == (
-        "not begun: kv4@learning_rate=0.001/seed7, by which its optimizer.learning_rate is chosen, is not evaluated"
+        "not started: kv4@learning_rate=0.001/seed7, by which its optimizer.learning_rate is chosen, is not evaluated"
     )
     assert rates(tmp_path) == {("kv1", "seed0"): 0.01, ("kv1", "seed1"): 0.01}
     (tmp_path / "broken").unlink()
@@ -123,10 +123,10 @@ def test_the_mean_over_selection_seeds_decides_and_nothing_before_all_are_there(
 
 
 @pytest.mark.parametrize("changed, message", [
-    ({"seeds": [1, 7]}, "select.seeds: 1 is one of `seeds` too"),
+    ({"seeds": [1, 7]}, "select.seeds: 1 is also one of `seeds`"),
     ({"field": "model.num_heads"}, "select.field = 'model.num_heads': must be a number of `optimizer`"),
     ({"field": "optimizer.learning_rat"}, "did you mean optimizer.learning_rate"),
-    ({"values": [0.1]}, "select.values = [0.1]: must be a list of two values at least"),
+    ({"values": [0.1]}, "select.values = [0.1]: must be a list of at least two values"),
     ({"values": [0.1, 0.1]}, "lists a value twice"),
     ({"values": [0.1, "x"]}, "optimizer.learning_rate = 'x': must be a number"),
     ({"values": [0.1, -1.0]}, "arm kv1@learning_rate=-1.0: optimizer.learning_rate = -1.0: must be above 0"),
@@ -139,9 +139,9 @@ def test_what_cannot_be_chosen_is_refused(changed, message):
 
 def test_the_field_is_set_nowhere_else_and_the_loss_is_measured():
     both = TWO | {"axes": [{"model.num_kv_heads": [1, 4], "optimizer.learning_rate": [0.1, 0.2]}], "arm": None}
-    assert "is an axis already" in refused(**both)[0]
-    assert "must hold 'loss', by which `select` chooses" in refused(**TWO, evals=["memory"])[0]
-    with pytest.raises(Exception, match="is given on the command line already"):
+    assert "is already an axis" in refused(**both)[0]
+    assert "must contain 'loss', by which `select` chooses" in refused(**TWO, evals=["memory"])[0]
+    with pytest.raises(Exception, match="is already given on the command line"):
         expand.expand({"base": "configs/tiny.py", **TWO}, file=Path("s.py"), overrides={"optimizer.learning_rate": 1.0})
 
 

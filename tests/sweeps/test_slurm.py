@@ -196,7 +196,7 @@ def test_a_run_that_slurm_preempts_goes_on_in_its_own_job(cluster, ended, tmp_pa
 
 
 def test_what_sbatch_refuses_is_told_in_a_line(cluster, tmp_path):
-    with pytest.raises(UserError, match=r"sbatch does not take the jobs: .*Invalid partition") as message:
+    with pytest.raises(UserError, match=r"sbatch refuses the jobs: .*Invalid partition") as message:
         run(tmp_path, sweep_of(tmp_path, ["a"]), partition="nosuch")
     assert len(str(message.value).splitlines()) == 1
 
@@ -292,6 +292,6 @@ def test_slurms_words_are_read_from_both_of_its_commands(monkeypatch):
 
 def test_without_slurm_the_launcher_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(squeue, "_run", lambda command: None)
-    with pytest.raises(UserError, match="no Slurm answers here"):
+    with pytest.raises(UserError, match="Slurm does not answer here"):
         run(tmp_path, sweep_of(tmp_path, ["a"]))
     assert squeue.states(["1"]) == {}

@@ -1,7 +1,7 @@
-"""What Kubernetes says of a sweep's jobs, by the official client; works where no launcher is.
+"""States of a sweep's Kubernetes jobs, through the official client; works without a launcher.
 
-A job's id is `ablax-ARRAY-INDEX`: a completion of the indexed Job `ablax-ARRAY`. Nothing that lies in a sweep's
-directory is believed: a Job belongs to the sweep if its labels, asked of the API server, say so.
+A job's id is `ablax-ARRAY-INDEX`: a completion of the indexed Job `ablax-ARRAY`. Files in a sweep's directory are not
+trusted: a Job belongs to the sweep only if its labels, queried from the API server, say so.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from configs.errors import UserError
 from sweeps.launchers.queues.kubernetes_manifest import ARRAY, MANAGER, NAMESPACE, SWEEP, job_name, sweep_label
 from sweeps.store.jobs import JobState, Record
 
-FOLDER = Path(".sweep") / "kubernetes"  # a folder for each Job
+FOLDER = Path(".sweep") / "kubernetes"  # one folder per Job
 ID = re.compile(r"ablax-([0-9a-f]{16})-(0|[1-9]\d{0,3})", re.ASCII)
-WHERE, JOBS = "where.json", "jobs.json"  # in a Job's folder: its cluster and namespace, and what its runs are
+WHERE, JOBS = "where.json", "jobs.json"  # in a Job's folder: its cluster and namespace, and its runs
 TIMEOUT = (5.0, 30.0)  # seconds to connect, and for an answer
-PAGE = 500  # objects of one answer
-GONE, CANCELLED = "GONE", "CANCELLED"  # our own words: the API server knows of no such Job; the run was taken back
+PAGE = 500  # objects per answer
+GONE, CANCELLED = "GONE", "CANCELLED"  # our own states: the API server has no such Job; the run was withdrawn
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Cluster:
 
 @dataclass
 class Vouched:
-    """A Job that the API server has said to be the sweep's: `live` are its completions that are not over."""
+    """A Job that the API server confirmed as the sweep's: `live` are its completions that are not over."""
 
     cluster: Cluster
     name: str
@@ -48,7 +48,7 @@ class Vouched:
     live: set[int] = field(default_factory=set)
 
 
-_vouched: dict[str, Vouched] = {}  # by the Job's name; what `cancel` may delete
+_vouched: dict[str, Vouched] = {}  # by the Job's name; only these may be deleted by `cancel`
 
 
 def installed() -> Any:
@@ -69,10 +69,10 @@ def installed() -> Any:
 
 
 def cluster(context: str | None = None, namespace: str | None = None) -> Cluster:
-    """Returns the cluster of a context of the user's kubeconfig ($KUBECONFIG), else the one that this pod runs in.
+    """Returns the cluster of a context of the user's kubeconfig ($KUBECONFIG), else the one this pod runs in.
 
     Raises:
-        UserError: there is no such context, and this is no pod.
+        UserError: there is no such context, and this is not a pod.
     """
     kubernetes = installed()
     config, client = kubernetes.config, kubernetes.client
@@ -89,7 +89,7 @@ def cluster(context: str | None = None, namespace: str | None = None) -> Cluster
     except config.ConfigException as error:
         if context is not None or not inside.is_file():
             line = " ".join(str(error).split())
-            raise UserError(f"--launcher=kubernetes: no kubeconfig that can be read ({line})") from error
+            raise UserError(f"--launcher=kubernetes: no readable kubeconfig ({line})") from error
         configuration = client.Configuration()
         config.load_incluster_config(client_configuration=configuration)
         api, default = client.ApiClient(configuration), inside.read_text(encoding="utf-8").strip()
@@ -98,7 +98,7 @@ def cluster(context: str | None = None, namespace: str | None = None) -> Cluster
 
 
 def message(error: Exception) -> str:
-    """Returns an error of the client in a line: the API server's own message, where it sent one."""
+    """Returns an error of the client as one line: the API server's own message, if it sent one."""
     status, body = getattr(error, "status", None), getattr(error, "body", None)
     try:
         text = json.loads(body)["message"] if body else ""
@@ -111,7 +111,7 @@ def message(error: Exception) -> str:
 
 @contextlib.contextmanager
 def asking() -> Iterator[None]:
-    """Turns what the client raises into Silent, but for answers of the API server, which pass as ApiException."""
+    """Turns the client's exceptions into Silent, except the API server's answers, which pass as ApiException."""
     kubernetes = installed()
     import urllib3
 
@@ -126,11 +126,11 @@ def asking() -> Iterator[None]:
 
 
 class Silent(Exception):
-    """The API server does not answer, or does not let us ask."""
+    """The API server does not answer, or does not allow the query."""
 
 
 def where(folder: Path) -> Cluster | None:
-    """Returns the cluster of a Job's folder, as it was written down; None where that is no such note."""
+    """Returns the cluster recorded in a Job's folder; None if the record is invalid."""
     try:
         values = json.loads(ordinary(folder / WHERE).read_text(encoding="utf-8"))
         context, namespace = values["context"], values["namespace"]
@@ -142,7 +142,7 @@ def where(folder: Path) -> Cluster | None:
 
 
 def find(here: Cluster, name: str) -> Any:
-    """Returns a Job; None: there is none of that name.
+    """Returns a Job; None if there is none with that name.
 
     Raises:
         Silent: the API server does not say.
@@ -157,7 +157,7 @@ def find(here: Cluster, name: str) -> Any:
 
 
 def listed(call: Any, here: Cluster, selector: str) -> list[Any]:
-    """Returns all objects that a selector names, page by page; where a page has expired (410) it begins anew.
+    """Returns all objects that a selector matches, page by page; starts again if a page has expired (410).
 
     Raises:
         Silent: the API server does not say.
@@ -182,7 +182,7 @@ def listed(call: Any, here: Cluster, selector: str) -> list[Any]:
 
 
 def belongs(job: Any, directory: Path, array: str) -> bool:
-    """Tells whether a Job's labels say that a launcher of this sweep made it, for this array."""
+    """Returns whether a Job's labels name this sweep and array."""
     labels = job.metadata.labels or {}
     expected = {MANAGER: "ablax", ARRAY: array}
     ours = (sweep_label(directory), sweep_label(directory.resolve()))
@@ -190,16 +190,16 @@ def belongs(job: Any, directory: Path, array: str) -> bool:
 
 
 def vouch(here: Cluster, job: Any, folder: Path) -> Vouched:
-    """Notes a Job that is the sweep's."""
+    """Records a Job as the sweep's."""
     name = job.metadata.name
     _vouched[name] = Vouched(here, name, job.metadata.uid, folder)
     return _vouched[name]
 
 
 def of_sweep(directory: Path, records: Sequence[Record]) -> dict[str, JobState]:
-    """Returns what Kubernetes says of a sweep's jobs, by the run's key; nothing of those whose cluster is silent.
+    """Returns Kubernetes' states of a sweep's jobs, by the run's key; none for clusters that do not answer.
 
-    A Job whose labels do not name the sweep is not the sweep's, whatever a note says: its runs are GONE.
+    A Job whose labels do not name the sweep is not the sweep's, whatever a record says: its runs are GONE.
     """
     results: dict[str, JobState] = {}
     arrays: dict[str, list[tuple[int, Record]]] = {}
@@ -220,12 +220,12 @@ def of_sweep(directory: Path, records: Sequence[Record]) -> dict[str, JobState]:
 
 
 def over(state: str, reason: str = "") -> JobState:
-    """Returns the state of what is over; of one that ended well, or of which nothing is known, the files must say."""
+    """Returns the state of a finished job; if it ended well, or nothing is known, the run's files decide."""
     return JobState(state, reason, "", "over", silent=state in ("Succeeded", GONE))
 
 
 def states(directory: Path, here: Cluster, array: str) -> dict[int, JobState]:
-    """Returns the state of each completion of a Job by its index; nothing where it is not there, or not the sweep's.
+    """Returns the state of each completion of a Job by its index; empty if it is missing, or not the sweep's.
 
     Raises:
         Silent: the API server does not say.
@@ -282,7 +282,7 @@ def _state(job: Any, index: int, pod: Any, folder: Path) -> JobState:
 
 
 def _waits_for(pod: Any) -> str:
-    """Returns why a pod does not run, in a word: Unschedulable, ImagePullBackOff, ..."""
+    """Returns why a pod is not running, in a word: Unschedulable, ImagePullBackOff, ..."""
     for one in pod.status.container_statuses or []:
         waiting = one.state.waiting if one.state else None
         if waiting is not None and waiting.reason:
@@ -294,7 +294,7 @@ def _waits_for(pod: Any) -> str:
 
 
 def _end_of(pod: Any) -> str:
-    """Returns how a pod's process ended, as the kubelet says it."""
+    """Returns how a pod's process ended, as reported by the kubelet."""
     for one in (pod.status.container_statuses or []) if pod is not None else []:
         ended = one.state.terminated if one.state else None
         if ended is not None:
@@ -305,7 +305,7 @@ def _end_of(pod: Any) -> str:
 
 
 def indexes(text: str | None) -> set[int]:
-    """Returns the numbers of Kubernetes' short form, as `1,3-5,7`."""
+    """Returns the numbers of Kubernetes' compact form, such as `1,3-5,7`."""
     results: set[int] = set()
     for part in (text or "").split(","):
         first, _, last = part.partition("-")
@@ -315,14 +315,14 @@ def indexes(text: str | None) -> set[int]:
 
 
 def withdrawn(folder: Path, index: int) -> Path:
-    """Returns the file that tells a pod which has not begun that its run is taken back."""
+    """Returns the file that tells a pod at its start that its run was withdrawn."""
     return folder / f"{index}.withdrawn"
 
 
 def cancel(ids: Sequence[str]) -> None:
-    """Ends jobs that `states` has vouched for: a whole Job is deleted, and stays until its pods have saved their runs.
+    """Cancels jobs that `states` has confirmed: a whole Job is deleted, and stays until its pods have saved their runs.
 
-    A part of a Job cannot be deleted: its runs that have not begun end as soon as their pods do.
+    A part of a Job cannot be deleted: its runs that have not started end as soon as their pods do.
 
     Raises:
         UserError: the API server does not accept it.
@@ -353,11 +353,11 @@ def _delete(known: Vouched) -> None:
     except Silent as error:
         raise UserError(f"Kubernetes does not cancel {known.name}: {error}") from error
     except client.exceptions.ApiException as error:
-        if error.status not in (404, 409, 410):  # it is gone already, or another one has its name
+        if error.status not in (404, 409, 410):  # already gone, or another one has its name
             raise UserError(f"Kubernetes does not cancel {known.name}: {message(error)}") from error
     known.live = set()
 
 
 def exit_words(word: JobState) -> str:
-    """Returns how a job that is over ended, for a run's error."""
+    """Returns how a job ended, for a run's error."""
     return f"{word.state}, {word.reason}" if word.reason else word.state

@@ -1,6 +1,6 @@
-"""What a run asks of Kubernetes: the launcher's options, and the manifest of an indexed Job, a completion a run.
+"""The launcher's options for Kubernetes, and the manifest of an indexed Job with one completion per run.
 
-The manifest is checked against the client's typed models: what they do not know is a mistake, not an extension.
+The manifest is checked against the client's typed models: fields they do not know are mistakes, not extensions.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from configs.errors import UserError, nearest
 from sweeps.execution.deadline import SAVING
 from sweeps.launchers.resources import THREADS
 
-MOST = 1000  # runs of one Job
+MOST = 1000  # runs per Job
 KEPT = 7 * 86400  # seconds that a finished Job stays in the cluster
 PREFIX = "ablax-"
 SWEEP, ARRAY, MANAGER = "ablax.dev/sweep", "ablax.dev/array", "app.kubernetes.io/managed-by"  # labels of a Job
@@ -23,7 +23,7 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # a DNS subdomain
 IMAGE = re.compile(r"[A-Za-z0-9][\w./:@-]{0,511}", re.ASCII)
 KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 VALUE = re.compile(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
-# GKE's names of TPU generations, and the topologies that are one host: a run is one pod. Chips of each.
+# GKE's names of TPU generations, and the single-host topologies (a run is one pod), with their chips.
 # https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
 TPUS = {
     "v4": ("tpu-v4-podslice", {"2x2x1": 4}),
@@ -35,12 +35,12 @@ TPUS = {
 
 @dataclass(frozen=True)
 class Options:
-    """What a run asks of Kubernetes; None: what the cluster gives.
+    """A run's resources in Kubernetes; None: the cluster's default.
 
     Attributes:
         image: of the container, with this checkout and its environment.
-        checkout: where the checkout lies in the image.
-        claim: the PersistentVolumeClaim on which the sweep's directory lies.
+        checkout: path of the checkout in the image.
+        claim: the PersistentVolumeClaim with the sweep's directory.
         mount: where the claim is mounted: here, and in the pods.
         memory: in bytes.
         tpu: (generation, topology).
@@ -62,7 +62,7 @@ class Options:
     tpu: tuple[str, str] | None = None
     selector: Mapping[str, str] = field(default_factory=dict)
     tolerate: tuple[str, ...] = ()
-    functions: tuple[str, ...] = ()  # of the worker, where they are not the usual ones
+    functions: tuple[str, ...] = ()  # of the worker, if not the default ones
 
 
 def job_name(array: str) -> str:
@@ -71,15 +71,15 @@ def job_name(array: str) -> str:
 
 
 def sweep_label(directory: Path) -> str:
-    """Returns the label that says whose a Job is: of the sweep's directory, whose path may be no label."""
+    """Returns the label that identifies the sweep's directory, whose path may not be a valid label."""
     return hashlib.sha256(str(directory.absolute()).encode()).hexdigest()[:32]
 
 
 def tpu(text: str) -> tuple[str, str]:
-    """Returns --tpu=GENERATION:TOPOLOGY in its parts.
+    """Returns the parts of --tpu=GENERATION:TOPOLOGY.
 
     Raises:
-        UserError: there is no such one, or it is more than one host.
+        UserError: it does not exist, or spans more than one host.
     """
     generation, _, topology = text.partition(":")
     if generation not in TPUS:
@@ -87,14 +87,14 @@ def tpu(text: str) -> tuple[str, str]:
     allowed = TPUS[generation][1]
     if topology not in allowed:
         raise UserError(
-            f"--tpu={text}: must be {' or '.join(f'{generation}:{one}' for one in allowed)}; a run is one pod, and "
+            f"--tpu={text}: must be {' or '.join(f'{generation}:{one}' for one in allowed)}; a run is one pod, but "
             "larger slices are several hosts"
         )
     return generation, topology
 
 
 def checked(options: Options, directory: Path) -> Options:
-    """Returns the options, once every name in them is one that Kubernetes accepts.
+    """Returns the options after checking that Kubernetes accepts every name in them.
 
     Raises:
         UserError: naming the option.
@@ -106,24 +106,24 @@ def checked(options: Options, directory: Path) -> Options:
         ("service-account", options.account, NAME),
     ):
         if value is not None and not pattern.fullmatch(value):
-            raise UserError(f"--{option}={value}: is no name that Kubernetes accepts")
+            raise UserError(f"--{option}={value}: is not a name that Kubernetes accepts")
     for key, value in options.selector.items():
         if not KEY.fullmatch(key) or not VALUE.fullmatch(str(value)):
-            raise UserError(f"--node-selector={key}={value}: is no label that Kubernetes accepts")
+            raise UserError(f"--node-selector={key}={value}: is not a label that Kubernetes accepts")
     for key in options.tolerate:
         if not KEY.fullmatch(key):
-            raise UserError(f"--tolerate={key}: is no key of a taint that Kubernetes accepts")
+            raise UserError(f"--tolerate={key}: is not a taint key that Kubernetes accepts")
     if not options.mount.is_absolute() or not options.checkout.startswith("/"):
         raise UserError(f"--mount={options.mount}, --checkout={options.checkout}: must be absolute paths")
     if options.mount != directory.absolute() and options.mount not in directory.absolute().parents:
-        raise UserError(f"--mount={options.mount}: --out={directory} must lie in it, for pods find the sweep there")
+        raise UserError(f"--mount={options.mount}: --out={directory} must be in it, because pods read the sweep there")
     if options.tpu and options.gpus:
         raise UserError(f"--tpu={':'.join(options.tpu)}: a run has TPUs or GPUs, not both")
     return options
 
 
 def resources(options: Options) -> dict[str, str]:
-    """Returns what a container asks for, and is held to."""
+    """Returns a container's requests and limits."""
     amounts = {
         "cpu": str(options.cpus) if options.cpus else "",
         "memory": str(options.memory) if options.memory else "",
@@ -136,8 +136,8 @@ def resources(options: Options) -> dict[str, str]:
 def manifest(directory: Path, array: str, runs: int, parallelism: int, options: Options) -> dict[str, Any]:
     """Returns the Job of an array: `runs` completions, `parallelism` of them at a time.
 
-    Pods that Kubernetes ends (eviction, preemption, a node that is drained or lost: the condition DisruptionTarget) are
-    recreated by it and continue from their checkpoints; every other death is the launcher's to handle, by --retries.
+    Pods ended by Kubernetes (eviction, preemption, a drained or lost node: the condition DisruptionTarget) are
+    recreated and continue from their checkpoints; every other death is handled by the launcher, by --retries.
     """
     folder = directory.absolute() / ".sweep" / "kubernetes" / array
     amounts = resources(options)
@@ -169,7 +169,7 @@ def manifest(directory: Path, array: str, runs: int, parallelism: int, options: 
         "terminationGracePeriodSeconds": int(SAVING) + 30,
         "containers": [container],
         "volumes": [{"name": "sweep", "persistentVolumeClaim": {"claimName": options.claim}}],
-        "automountServiceAccountToken": False,  # a run asks nothing of the cluster
+        "automountServiceAccountToken": False,  # a run does not access the cluster
     }
     if options.account:
         pod["serviceAccountName"] = options.account
@@ -199,10 +199,10 @@ def manifest(directory: Path, array: str, runs: int, parallelism: int, options: 
 
 
 def typed(manifest: Mapping[str, Any]) -> Any:
-    """Returns a manifest as the client's typed model, which is made from the API's OpenAPI description.
+    """Returns a manifest as the client's typed model, which is generated from the API's OpenAPI description.
 
     Raises:
-        UserError: a field is missing, of a wrong type, or unknown; with its place.
+        UserError: a field is missing, of a wrong type, or unknown; with its path.
     """
     from kubernetes import client
 
@@ -217,15 +217,15 @@ def typed(manifest: Mapping[str, Any]) -> Any:
 
 
 def _lost(given: Any, kept: Any, where: str) -> str:
-    """Returns the first place at which a manifest and what its typed model says of it differ."""
+    """Returns the first path at which a manifest and its typed model differ."""
     if isinstance(given, Mapping) and isinstance(kept, Mapping):
         for key, value in given.items():
             if key not in kept:
-                return f"{where}.{key} is no field of the API"
+                return f"{where}.{key} is not a field of the API"
             if found := _lost(value, kept[key], f"{where}.{key}"):
                 return found
         return ""
     if isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
         pairs = enumerate(zip(given, kept, strict=True))
         return next((found for index, pair in pairs if (found := _lost(*pair, f"{where}[{index}]"))), "")
-    return "" if type(given) is type(kept) and given == kept else f"{where} = {given!r} is taken for {kept!r}"
+    return "" if type(given) is type(kept) and given == kept else f"{where} = {given!r} is read as {kept!r}"

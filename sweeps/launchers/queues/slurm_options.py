@@ -1,4 +1,4 @@
-"""What a run asks of Slurm: the launcher's options, and the variables of sbatch that are in force beside them."""
+"""The launcher's options for Slurm, and the environment variables of sbatch that apply beside them."""
 
 import os
 import re
@@ -10,21 +10,21 @@ from typing import Any
 from configs import cli
 from configs.errors import UserError
 
-MOST = 1000  # jobs that are queued at once, and in one array: Slurm's own default
+MOST = 1000  # maximum jobs in the queue, and in one array: Slurm's default
 NOTICE = 120  # seconds before a job's time limit at which its run saves itself
-# Variables of sbatch, and the option each stands for; the launcher's own option goes before. Others are refused.
+# sbatch's variables and their options; the launcher's own option takes precedence. Others are refused.
 VARIABLES = {
     "SBATCH_ACCOUNT": "account", "SBATCH_CONSTRAINT": "constraint", "SBATCH_EXCLUSIVE": "exclusive",
     "SBATCH_GPUS_PER_NODE": "gpus_per_node", "SBATCH_GRES": "gres", "SBATCH_MEM_PER_NODE": "mem",
     "SBATCH_PARTITION": "partition", "SBATCH_QOS": "qos", "SBATCH_RESERVATION": "reservation",
     "SBATCH_TIMELIMIT": "time",
 }  # fmt: skip
-ALLOWED = ("SBATCH_CLUSTERS", "SBATCH_DEBUG", "SBATCH_CPU_BIND", "SBATCH_MEM_BIND")  # the last: set inside of jobs
+ALLOWED = ("SBATCH_CLUSTERS", "SBATCH_DEBUG", "SBATCH_CPU_BIND", "SBATCH_MEM_BIND")  # the last: set inside jobs
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a run asks of Slurm; None: what the cluster gives."""
+    """A run's resources in Slurm; None: the cluster's default."""
 
     partition: str | None = None
     account: str | None = None
@@ -32,16 +32,16 @@ class Options:
     cpus: int | None = None
     gpus: int | None = None
     ntasks: int = 1  # processes that train a run together
-    nodes: int = 1  # that they are spread over
+    nodes: int = 1  # nodes for these processes
     memory: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)  # any other option of sbatch
 
 
 def minutes(text: str) -> int:
-    """Returns a time limit in sbatch's own notation (`90`, `4:00:00`, `2-12`) in whole minutes.
+    """Returns a time limit in sbatch's notation (`90`, `4:00:00`, `2-12`) in whole minutes.
 
     Raises:
-        UserError: it is none.
+        UserError: it is invalid.
     """
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
     if not match:
@@ -65,7 +65,7 @@ def parameters(directory: Path, options: Options) -> dict[str, Any]:
         job_name=f"sweep-{directory.name}",
         partition=options.partition,
         account=options.account,
-        time=limit,  # None: the partition's own
+        time=limit,  # None: the partition's default
         nodes=options.nodes,
         ntasks_per_node=options.ntasks // options.nodes,
         cpus_per_task=options.cpus,
@@ -77,9 +77,9 @@ def parameters(directory: Path, options: Options) -> dict[str, Any]:
         stderr_to_stdout=True,
         additional_parameters=extra,
         srun_args=[
-            # Since 22.05, srun does not take this over from sbatch.
+            # Since Slurm 22.05, srun does not inherit this from sbatch.
             *([f"--cpus-per-task={options.cpus}"] if options.cpus else []),
-            # The first process evaluates when the others have nothing more to do.
+            # The first process evaluates after the others have finished.
             *(["--wait=0"] if options.ntasks > 1 else []),
         ],
     )
@@ -87,23 +87,23 @@ def parameters(directory: Path, options: Options) -> dict[str, Any]:
 
 
 def variables(env: Mapping[str, str], parameters: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the variables of sbatch that are in force: those whose option the launcher was not given.
+    """Returns sbatch's variables that apply: those whose option was not given.
 
     Raises:
-        UserError: one is set that would change what the launcher itself decides (SBATCH_ARRAY_INX, SBATCH_WAIT).
+        UserError: one is set that would change the launcher's own decisions (SBATCH_ARRAY_INX, SBATCH_WAIT).
     """
     extra = parameters["additional_parameters"]
     clusters = [name for name in ("clusters", "M") if name in extra]
     if clusters:
         raise UserError(
             f"--sbatch={clusters[0]}={extra[clusters[0]]}: set SLURM_CLUSTERS={extra[clusters[0]]} instead, which "
-            "squeue and scancel take too"
+            "squeue and scancel use too"
         )
     given = {name.replace("-", "_") for name, value in {**parameters, **extra}.items() if value is not None}
     for name in env:
         if name.startswith("SBATCH_") and name not in VARIABLES and not name.startswith(ALLOWED):
             raise UserError(
-                f"{name}={env[name]}: a sweep cannot take this variable over; unset it, or give --sbatch=OPTION=VALUE "
-                f"(taken over are {', '.join(VARIABLES)})"
+                f"{name}={env[name]}: a sweep does not support this variable; unset it, or use --sbatch=OPTION=VALUE "
+                f"(supported are {', '.join(VARIABLES)})"
             )
     return {name: env[name] for name, option in VARIABLES.items() if name in env and option not in given}

@@ -1,4 +1,4 @@
-"""What Slurm says of jobs, by its own commands (`squeue`, `sacct`, `scancel`); works where no launcher is."""
+"""Slurm's job states, through its commands (`squeue`, `sacct`, `scancel`); works without a launcher."""
 
 import os
 import re
@@ -12,18 +12,18 @@ from sweeps.store.jobs import SUBMITTED, JobState, Record
 
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 AT_WORK = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "STOPPED", "RESIZING", "SIGNALING")
-LOST = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED", "TIMEOUT")  # the cluster's doing: the run goes on later
-GONE = "GONE"  # our own word: Slurm answers, and knows of no such job
-PATIENCE = 60.0  # seconds for one of Slurm's commands to answer
+LOST = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED", "TIMEOUT")  # caused by the cluster: the run is resumed later
+GONE = "GONE"  # our own state: Slurm answers, and has no such job
+PATIENCE = 60.0  # timeout in seconds of Slurm's commands
 ID = re.compile(r"\d{1,10}(_\d{1,10})?", re.ASCII)  # a job, or a task of an array
-# Which cluster is meant: every command gets these. Other variables would hide jobs from squeue and scancel
-# (SQUEUE_STATES, SCANCEL_NAME), or describe the job that a launcher itself runs in.
+# These select the cluster, and every command gets them. Other variables would hide jobs from squeue and scancel
+# (SQUEUE_STATES, SCANCEL_NAME), or describe the job in which the launcher itself runs.
 CLUSTER = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_CONF_SERVER", "SLURM_JWT")
 OURS = ("SLURM", "SBATCH", "SRUN", "SQUEUE", "SACCT", "SCANCEL", "SCONTROL", "SUBMITIT")
 
 
 def job_state(state: str, reason: str = "", script: str = "") -> JobState:
-    """Returns one of Slurm's states as what it means."""
+    """Returns the meaning of one of Slurm's states."""
     if state in WAITING:
         return JobState(state, reason, script, "waiting")
     if state in AT_WORK:
@@ -32,13 +32,13 @@ def job_state(state: str, reason: str = "", script: str = "") -> JobState:
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of each of Slurm's commands, the same for all, so that all speak of one cluster.
+    """Returns the environment of Slurm's commands, the same for all, so that all use one cluster.
 
     Raises:
         UserError: the variables name several clusters, whose jobs could have the same id.
     """
     kept = {name: value for name, value in env.items() if name in CLUSTER or not name.startswith(OURS)}
-    if env.get("SBATCH_CLUSTERS"):  # sbatch prefers it to SLURM_CLUSTERS, the other commands do not know it
+    if env.get("SBATCH_CLUSTERS"):  # sbatch prefers it to SLURM_CLUSTERS, the other commands ignore it
         kept["SLURM_CLUSTERS"] = env["SBATCH_CLUSTERS"]
     clusters = kept.get("SLURM_CLUSTERS", "")
     if "," in clusters or clusters.strip() == "all":
@@ -47,16 +47,16 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def queue() -> dict[str, JobState] | None:
-    """Returns every job of this user that the controller knows, by id; None where it does not answer."""
+    """Returns every job of this user that the controller knows, by id; None if it does not answer."""
     text = _run(["squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i|%T|%r|%o"])
     return None if text is None else _parsed(text)
 
 
 def states(ids: Sequence[str]) -> dict[str, JobState]:
-    """Returns what Slurm says of jobs (`12` or `12_3`); nothing where it does not answer.
+    """Returns Slurm's states of jobs (`12` or `12_3`); empty if it does not answer.
 
-    `squeue` knows a job until some minutes after its end; from then on only `sacct` does, where the cluster has it. A
-    task of an array that is cancelled before it began is GONE at once.
+    `squeue` knows a job until some minutes after its end; later only `sacct` does, if the cluster has it. A task of an
+    array that is cancelled before it starts is GONE at once.
     """
     if not ids:
         return {}
@@ -66,7 +66,7 @@ def states(ids: Sequence[str]) -> dict[str, JobState]:
         return {}
     results = {job: word for job, word in known.items() if job in expected}
     left = [job for job in ids if job not in results and ID.fullmatch(job)]
-    for start in range(0, len(left), 500):  # a command line has its limits
+    for start in range(0, len(left), 500):  # command lines have a maximum length
         some = ",".join(left[start : start + 500])
         text = _run(["sacct", "-X", "--noheader", "--parsable2", "--format=JobID,State,Reason", f"--jobs={some}"])
         results |= {job: word for job, word in _parsed(text or "").items() if job in expected}
@@ -74,9 +74,9 @@ def states(ids: Sequence[str]) -> dict[str, JobState]:
 
 
 def of_sweep(directory: Path, records: Sequence[Record]) -> dict[str, JobState]:
-    """Returns what Slurm says of a sweep's jobs, by the run's key; nothing where it does not answer.
+    """Returns Slurm's states of a sweep's jobs, by the run's key; empty if it does not answer.
 
-    A job whose script does not lie in the sweep's directory is not the sweep's, whatever a note says: it is GONE.
+    A job whose script is not in the sweep's directory is not the sweep's, whatever a record says: it is GONE.
     """
     said = states([record.id for record in records if ID.fullmatch(record.id)])
     results = {}
@@ -89,12 +89,12 @@ def of_sweep(directory: Path, records: Sequence[Record]) -> dict[str, JobState]:
 
 
 def belongs(directory: Path, word: JobState) -> bool:
-    """Tells whether a job runs a script that a launcher of this sweep has written."""
+    """Returns whether a job runs a script written by a launcher of this sweep."""
     return any((base / SUBMITTED) in Path(word.script).parents for base in (directory.absolute(), directory.resolve()))
 
 
 def answers() -> bool:
-    """Tells whether Slurm's controller answers."""
+    """Returns whether Slurm's controller answers."""
     return _run(["squeue", "--me", "--noheader"]) is not None
 
 
@@ -103,27 +103,27 @@ def _parsed(text: str) -> dict[str, JobState]:
     for line in text.splitlines():
         job, state, reason, script = [*line.split("|", 3), "", "", ""][:4]
         if ID.fullmatch(job) and state:
-            # sacct writes `CANCELLED by 0`; squeue gives `None` as the reason of a job that has none.
+            # sacct writes `CANCELLED by 0`; squeue gives `None` as the reason of a job without one.
             results[job] = job_state(state.split()[0], "" if reason in ("None", "Unknown") else reason, script)
     return results
 
 
 def exit_code(job: str) -> str:
-    """Returns how a job's process ended, in words; empty where Slurm does not say."""
+    """Returns how a job's process ended, in words; empty if Slurm does not say."""
     match = re.search(r"\bExitCode=(\d+):(\d+)", _run(["scontrol", "show", "job", job, "--oneliner"]) or "")
     if not match:
         return ""
     code, number = int(match[1]), int(match[2])
-    # A shell, and srun, give 128 + the signal as the code of what a signal ended.
+    # A shell, and srun, report 128 + the signal for a process ended by a signal.
     killed = number or (code - 128 if code > 128 else 0)
     return f"killed by signal {killed}" if killed else f"exit code {code}"
 
 
 def cancel(ids: Sequence[str]) -> None:
-    """Has Slurm end jobs: those that wait at once, those at work after the time it gives them to save (KillWait).
+    """Cancels jobs in Slurm: waiting ones at once, running ones after the time it gives them to save (KillWait).
 
     Raises:
-        UserError: Slurm does not take it.
+        UserError: Slurm refuses.
     """
     for start in range(0, len(ids), 500):
         command = ["scancel", *ids[start : start + 500]]
@@ -133,13 +133,13 @@ def cancel(ids: Sequence[str]) -> None:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UserError(f"scancel: {error}") from error
-        # Jobs that have ended meanwhile are no mistake.
+        # Jobs that have ended meanwhile are not errors.
         if done.returncode and "Invalid job id" not in done.stderr and "already" not in done.stderr:
             raise UserError(f"scancel: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
 
 
 def _run(command: list[str]) -> str | None:
-    """Returns what a command prints, or None where it is not there or does not answer."""
+    """Returns a command's output, or None if it is missing or does not answer."""
     if shutil.which(command[0]) is None:
         return None
     try:

@@ -258,7 +258,7 @@ def test_keys_of_words_are_all_different_and_equally_long():
 @pytest.mark.parametrize(
     ("name", "more", "message"),
     [
-        ("passkey", {"haystack": "distractors"}, "passkey: has no distractors"),
+        ("passkey", {"haystack": "distractors"}, "passkey: does not support a haystack of distractors"),
         ("niah_multikeys_1", {}, "not a retrieval task; did you mean niah_multikey_1"),
         ("niah_multikey_1", {"form": "short", "letters": 1, "needles": 30}, "raise data.retrieval.letters"),
     ],
