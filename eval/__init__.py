@@ -1,3 +1,3 @@
 """Measurements of a run directory, one file per question: each writes DIR/eval/NAME.json."""
 
-import configs as configs  # which tells a Python without the packages in a line
+import configs as configs  # a clear error if the packages are not installed

@@ -1,18 +1,18 @@
 """`python -m eval.coordinates --config=F [--widths=64,128,256,512]`: do activations keep their size as width grows?
 
 The coordinate check of muP (2203.03466, appendix D.1). Models of several widths take a few steps of Adam at one
-learning rate on one batch of random tokens; of the residual stream after each layer, and of the logits, the mean
-absolute change since the start is measured, and the slope of its logarithm in ln(width). Under muP the residual stream
-changes by as much at every width; logits may fall towards their limit, since what is random in them shrinks with
-1 / sqrt(width), and must not grow. The standard parametrisation is the control: where it does not grow either, the
-check has seen nothing.
+learning rate on one batch of random tokens. For the residual stream after each layer, and for the logits, the mean
+absolute change since initialization is measured, and the slope of its logarithm in ln(width). Under muP the residual
+stream changes equally at every width; logits may decrease towards their limit, because their random part shrinks with 1
+/ sqrt(width), and must not grow. The standard parametrization is the control: if it does not grow either, the check
+could not have detected anything.
 
-The base width is `model.mup_base_width`, or else the smallest width. Heads grow with width at a fixed head_dim
-(--grow=head_dim: the other way round), and an explicit mlp_width in proportion. Exit code 1: muP is not flat, or the
+The base width is `model.mup_base_width`, or else the smallest width. The number of heads grows with width at a fixed
+head_dim (--grow=head_dim: the reverse), and an explicit mlp_width in proportion. Exit code 1: muP is not flat, or the
 control is.
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m eval.coordinates")
 
 from collections.abc import Sequence
@@ -36,15 +36,15 @@ from training.run_directory.files import write_json
 from training.step import optimizer, train_step
 
 SCHEMA = 1
-FLAT = 0.2  # largest slope, up or down, that counts as flat
-FALLS = 0.6  # how far the logits' slope may be below 0: what is random in them has -1/2
-GROWS = 0.3  # slope that some coordinate of the control must have
-VOCABULARY = 256  # where the config leaves it open
+FLAT = 0.2  # largest absolute slope that counts as flat
+FALLS = 0.6  # lower limit of the logits' slope: their random part has -1/2
+GROWS = 0.3  # slope that some coordinate of the control must exceed
+VOCABULARY = 256  # if the config leaves it open
 
 
 @dataclass(frozen=True)
 class Check:
-    """Changes of each coordinate under one parametrisation: {coordinate: one value a width}, and their slopes."""
+    """Changes of each coordinate under one parametrization: {coordinate: one value per width}, and their slopes."""
 
     widths: tuple[int, ...]
     changes: dict[str, list[float]]
@@ -57,10 +57,10 @@ class Check:
 
 
 def at_width(config: ConfigDict, width: int, base: int | None, grow: str) -> ConfigDict:
-    """Returns the resolved config at another width; `base`: of muP, None for the standard parametrisation.
+    """Returns the resolved config at another width; `base`: muP's, None for the standard parametrization.
 
     Raises:
-        ConfigError: the width does not hold whole heads, or the config cannot be.
+        ConfigError: the width is not divisible into heads, or the config is impossible.
     """
     here = validate.resolve(config).model
     changed = fields.from_dict(fields.to_dict(config))
@@ -72,9 +72,7 @@ def at_width(config: ConfigDict, width: int, base: int | None, grow: str) -> Con
     share = width / here.width
     heads = here.num_heads * share if grow == "num_heads" else here.num_heads
     if heads != int(heads) or heads < 1:
-        raise ConfigError(
-            f"--widths: {width} holds no whole number of heads of {here.head_dim}; or take --grow=head_dim"
-        )
+        raise ConfigError(f"--widths: {width} is not a multiple of head_dim {here.head_dim}; or use --grow=head_dim")
     groups = here.num_kv_heads * (share if grow == "num_heads" and here.num_kv_heads > 1 else 1)
     values: dict[str, Any] = {"width": width, "num_heads": int(heads), "num_kv_heads": max(1, int(groups))}
     values["head_dim"] = here.head_dim if grow == "num_heads" else int(here.head_dim * share)
@@ -90,7 +88,7 @@ def at_width(config: ConfigDict, width: int, base: int | None, grow: str) -> Con
 
 
 def coordinates(config: ConfigDict, steps: int, seed: int) -> dict[str, float]:
-    """Returns {coordinate: mean absolute change} of a resolved config after so many steps at its learning rate."""
+    """Returns {coordinate: mean absolute change} of a resolved config after `steps` steps at its learning rate."""
     graphdef, params = initialise(config.model, seed)
     opt_state = train_step.initial_opt_state(config, params)
     shape = (config.data.batch_size, config.data.length + 1)
@@ -137,7 +135,7 @@ def check(
     seeds: int = 2,
     grow: str = "num_heads",
 ) -> Check:
-    """Measures every width under one parametrisation, the mean over seeds."""
+    """Measures every width under one parametrization, averaged over seeds."""
     changes: dict[str, list[float]] = {}
     for width in widths:
         one = at_width(config, width, base, grow)
@@ -148,20 +146,20 @@ def check(
 
 
 def verdict(mup: Check, control: Check) -> tuple[bool, str]:
-    """Returns whether muP is flat where the control is not, and that in words."""
+    """Returns whether muP is flat and the control is not, and the verdict in words."""
     lowest = {name: -FALLS if name == "logits" else -FLAT for name in mup.slopes}
     wrong = [name for name, slope in mup.slopes.items() if not lowest[name] <= slope <= FLAT]
     slopes = ", ".join(f"{name} {mup.slopes[name]:+.2f}" for name in wrong or mup.slopes)
     words = f"muP is not flat: slopes of {slopes}" if wrong else f"muP is flat: slopes of {slopes}"
     steepest = max(control.slopes, key=lambda name: control.slopes[name])
-    words += f"; the standard parametrisation grows with {control.slopes[steepest]:+.2f} ({steepest})"
+    words += f"; the standard parametrization grows with {control.slopes[steepest]:+.2f} ({steepest})"
     if control.slopes[steepest] < GROWS:
-        return False, f"{words}, less than the {GROWS:g} that a check must see: take more steps or a higher rate."
+        return False, f"{words}, less than the {GROWS:g} required for a valid check: use more steps or a higher rate."
     return not wrong, f"{words}."
 
 
 def show(name: str, result: Check) -> None:
-    """Prints a line a coordinate."""
+    """Prints one line per coordinate."""
     print(f"{name:28}" + "".join(f"{width:>10}" for width in result.widths) + f"{'slope':>9}")
     for coordinate, values in result.changes.items():
         cells = "".join(f"{value:>10.3g}" for value in values)

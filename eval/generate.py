@@ -1,14 +1,14 @@
-"""python -m eval.generate: what a run predicts for given tokens, and how it goes on from them.
+"""python -m eval.generate: a run's predictions for given tokens, and its continuation of them.
 
     python -m eval.generate --workdir=RUN --tokens=in.safetensors --max_new=32 --out=out.safetensors
     python -m eval.generate --workdir=RUN --prompt="def main(" --temperature=0.8 --top_p=0.95
 
-IN holds `input_ids` [batch, length] and maybe `attention_mask` of the same shape, 0 for padding, which stands on the
-left. OUT holds `logits` [batch, length, vocab] of the prompt, float32, and `tokens` [batch, length + max_new], the
-prompt and its continuation through the KV cache. Logits at padding mean nothing.
+IN has `input_ids` [batch, length] and optionally `attention_mask` of the same shape, 0 for padding, which is on the
+left. OUT has `logits` [batch, length, vocab] of the prompt, float32, and `tokens` [batch, length + max_new], the prompt
+and its continuation through the KV cache. Logits at padding are meaningless.
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m eval.generate")
 
 import functools
@@ -46,13 +46,13 @@ INTEGERS = ("I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64")
 
 @dataclass(frozen=True)
 class Settings(options.Drawing):
-    """How to go on: temperature 0 takes the likeliest token; else tokens are drawn (see `decode.generate`)."""
+    """Generation settings: temperature 0 takes the likeliest token; else tokens are sampled (see `decode.generate`)."""
 
     def check(self) -> None:
         """Refuses settings out of range.
 
         Raises:
-            UserError: naming the option.
+            UserError: with the option.
         """
         if self.max_new < 0:
             raise UserError(f"--max_new={self.max_new}: must be 0 or more")
@@ -61,21 +61,21 @@ class Settings(options.Drawing):
         if not 0 < self.top_p <= 1:
             raise UserError(f"--top_p={self.top_p}: must be in (0, 1]")
         if self.top_p < 1 and self.temperature == 0:
-            raise UserError(f"--top_p={self.top_p}: needs --temperature above 0; without, the likeliest token is taken")
+            raise UserError(f"--top_p={self.top_p}: needs --temperature above 0")
         if not 0 <= self.seed < 2**63:
             raise UserError(f"--seed={self.seed}: must be in 0 .. 2**63 - 1")
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Prompts [B, T] as they were given, and where they hold tokens, int32 [B, T]; None: everywhere."""
+    """Prompts [B, T] as given, and their mask, int32 [B, T]; None: all tokens."""
 
     given: np.ndarray
     mask: np.ndarray | None = None
 
     @property
     def tokens(self) -> np.ndarray:
-        """What the model reads, int32 [B, T]: 0 at padding, whatever stands there."""
+        """The model's input, int32 [B, T]: 0 at padding, whatever the file has there."""
         return np.where(1 if self.mask is None else self.mask, self.given, 0).astype(np.int32)
 
 
@@ -83,8 +83,7 @@ def read(path: str | Path, vocab_size: int) -> Prompts:
     """Reads a safetensors file of prompts.
 
     Raises:
-        UserError: no such file, no `input_ids`, a key, type or shape that is none of prompts, or a token outside the
-            vocabulary.
+        UserError: no such file, no `input_ids`, an unexpected key, type or shape, or a token outside the vocabulary.
     """
     try:
         with safetensors.safe_open(ordinary(path), "np") as file:
@@ -97,12 +96,12 @@ def read(path: str | Path, vocab_size: int) -> Prompts:
         raise UserError(f"{path}: is not a safetensors file ({error})") from None
     ids, mask = results["input_ids"], results.get("attention_mask")
     if ids.ndim != 2 or ids.shape[1] == 0:
-        raise UserError(f"{path}: input_ids is {list(ids.shape)}; must be [batch, length], with a token at least")
+        raise UserError(f"{path}: input_ids is {list(ids.shape)}; must be [batch, length], with at least one token")
     if mask is not None:
         if mask.shape != ids.shape:
             raise UserError(f"{path}: attention_mask is {list(mask.shape)}, input_ids {list(ids.shape)}")
         if not ((mask == 0) | (mask == 1)).all():
-            raise UserError(f"{path}: attention_mask: must hold 0 and 1 alone")
+            raise UserError(f"{path}: attention_mask: must have only 0 and 1")
         mask = mask.astype(np.int32)
         bad = (np.diff(mask, axis=1) < 0).any(axis=1) | (mask[:, -1] == 0)
         if bad.any():
@@ -115,7 +114,7 @@ def read(path: str | Path, vocab_size: int) -> Prompts:
     if outside.any():
         row, column = np.argwhere(outside)[0]
         raise UserError(
-            f"{path}: input_ids[{row}, {column}] = {ids[row, column]}: the run's tokens are 0 .. {vocab_size - 1}"
+            f"{path}: input_ids[{row}, {column}] = {ids[row, column]}: the run's token ids are 0 .. {vocab_size - 1}"
         )
     return Prompts(ids, mask)
 
@@ -123,9 +122,11 @@ def read(path: str | Path, vocab_size: int) -> Prompts:
 def _keys(path: str | Path, types: dict[str, str]) -> None:
     for name in types:
         if name not in KEYS:
-            raise UserError(f"{path}: holds {name}; must hold input_ids and maybe attention_mask{nearest(name, KEYS)}")
+            raise UserError(
+                f"{path}: has {name}; must have input_ids and optionally attention_mask{nearest(name, KEYS)}"
+            )
     if "input_ids" not in types:
-        raise UserError(f"{path}: holds no input_ids")
+        raise UserError(f"{path}: has no input_ids")
     if types["input_ids"] not in INTEGERS:
         raise UserError(f"{path}: input_ids is {types['input_ids']}; must be whole numbers, one of {INTEGERS}")
     if types.get("attention_mask", "BOOL") not in (*INTEGERS, "BOOL"):
@@ -145,7 +146,7 @@ def logits(run: runs.Run, prompts: Prompts, progress: Quiet | None = None) -> np
     size = max(1, min(rows, LOGITS // (length * vocab_size)))  # rows at once
     out = np.empty((rows, length, vocab_size), np.float32)
     for start in (progress or Quiet()).track("logits", range(0, rows, size)):
-        # The last piece is filled up, so that one program serves all.
+        # The last piece is padded, so that one program serves all.
         chosen = np.minimum(np.arange(start, start + size), rows - 1)
         mask = None if prompts.mask is None else prompts.mask[chosen]
         result = _forward(run.graphdef, run.params, prompts.tokens[chosen], mask)
@@ -154,10 +155,10 @@ def logits(run: runs.Run, prompts: Prompts, progress: Quiet | None = None) -> np
 
 
 def continued(run: runs.Run, prompts: Prompts, settings: Settings) -> np.ndarray:
-    """Returns the prompts with their continuation, [B, T + max_new], in the prompts' type or int64 if it is too small.
+    """Returns the prompts with their continuation, [B, T + max_new], in the prompts' type, or int64 if it is too small.
 
     Raises:
-        UserError: more tokens than the run's positions serve.
+        UserError: more tokens than the run's positions support.
     """
     new = decode.generate(
         run.graphdef,
@@ -175,7 +176,7 @@ def continued(run: runs.Run, prompts: Prompts, settings: Settings) -> np.ndarray
 
 
 def _fits(config: ConfigDict, prompts: Prompts, settings: Settings) -> None:
-    """Refuses what the run's positions cannot serve, from its config alone."""
+    """Refuses what the run's positions do not support, from its config alone."""
     shapes = steps.abstract(config)
     decode.check(shapes.graphdef, shapes.params, prompts.given.shape, settings.max_new, prompts.mask)
 
@@ -184,11 +185,11 @@ def from_tokens(workdir: str | Path, source: str | Path, out: str | Path, settin
     """Reads prompts from a safetensors file and writes their logits and continuations to another.
 
     Raises:
-        UserError: no run, or what `read` and `decode.check` refuse; nothing is written then.
+        UserError: no run, or from `read` and `decode.check`; nothing is written then.
     """
     settings.check()
     if Path(out).is_dir() or os.path.realpath(out) == os.path.realpath(source):
-        raise UserError(f"--out={out}: must be a file to write, other than --tokens")
+        raise UserError(f"--out={out}: must be a file other than --tokens")
     config = runs.load_config(workdir)
     prompts = read(source, config.model.vocab_size)
     _fits(config, prompts, settings)
@@ -204,16 +205,16 @@ def from_text(workdir: str | Path, prompt: str, settings: Settings) -> str:
     """Returns a prompt and its continuation as text.
 
     Raises:
-        UserError: no run, a run without a tokenizer, a prompt of no token, or what `decode.check` refuses.
+        UserError: no run, a run without a tokenizer, an empty prompt, or from `decode.check`.
     """
     settings.check()
     config = runs.load_config(workdir)
     tokenizer = runs.load_tokenizer(workdir)
     if tokenizer is None:
-        raise UserError(f"--prompt: {workdir} has no tokenizer; give --tokens")
+        raise UserError(f"--prompt: {workdir} has no tokenizer; use --tokens")
     try:
         prompt.encode()
-    except UnicodeEncodeError as error:  # bytes of a command line that were no UTF-8 come as half characters
+    except UnicodeEncodeError as error:  # invalid UTF-8 on the command line appears as surrogates
         raise UserError(f"--prompt: is not valid UTF-8 at character {error.start}") from None
     prompts = Prompts(tokenizer.encode(prompt)[None])
     if prompts.given.shape[1] == 0:
@@ -227,9 +228,9 @@ def main(argv: Sequence[str]) -> None:
     args = options.generate(__doc__ or "").parse_args(list(argv))
     settings = Settings(args.max_new, args.temperature, args.top_p, args.seed)
     if (args.tokens is None) == (args.prompt is None):
-        raise UserError("give one of --tokens=IN and --prompt=TEXT (see --help)")
+        raise UserError("set one of --tokens=IN and --prompt=TEXT (see --help)")
     if (args.tokens is None) != (args.out is None):
-        raise UserError("--out: goes with --tokens, and --tokens needs it (see --help)")
+        raise UserError("--out: needs --tokens, and --tokens needs --out (see --help)")
     compilation.enable_cache()
     if args.prompt is None:
         from_tokens(args.workdir, args.tokens, args.out, settings, Reporter())

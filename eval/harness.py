@@ -1,14 +1,14 @@
-"""lm-evaluation-harness on a run directory: its tasks (RULER, NIAH, LAMBADA, ...) asked of our checkpoints.
+"""lm-evaluation-harness on a run directory: its tasks (RULER, NIAH, LAMBADA, ...) on our checkpoints.
 
     python -m eval.harness --workdir=RUN --tasks=lambada_openai,my_task --include_path=MY_TASKS
 
 writes RUN/eval/harness.json. In Python: `lm_eval.simple_evaluate(model=AblaxLM("RUN"), tasks=[...])`, or by name,
-`model="ablax", model_args="workdir=RUN"`, once this module is imported. Needs the extra `[lm-eval]`. Tasks that read
-data sets from the network do so through the harness, when they are asked for; tasks in local files read nothing else.
-RULER's make their texts themselves, to the lengths of `--max_lengths`, and need wonderwords, nltk and transformers.
+`model="ablax", model_args="workdir=RUN"`, once this module is imported. Needs the extra `[lm-eval]`. Tasks that
+download data sets do so through the harness, when they are used; tasks in local files read nothing else. RULER's tasks
+generate their texts, at the lengths of `--max_lengths`, and need wonderwords, nltk and transformers.
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m eval.harness")
 
 import os
@@ -42,8 +42,8 @@ except ImportError as error:
         raise SystemExit(f"error: {lacking}") from None
     raise UserError(lacking) from error
 
-STEP = 64  # lengths are filled up to multiples of this, so that few programs are compiled
-GENERATED = 256  # tokens generated where a task does not say
+STEP = 64  # lengths are padded to multiples of this, so that few programs are compiled
+GENERATED = 256  # generated tokens if a task does not say
 BOOTSTRAP = 1000  # resamples of a metric without a closed form of its error
 OPTIONS = ("until", "max_gen_toks", "do_sample", "temperature", "top_p")
 
@@ -52,8 +52,8 @@ OPTIONS = ("until", "max_gen_toks", "do_sample", "temperature", "top_p")
 class AblaxLM(TemplateLM):
     """A run directory as a model of the harness: loglikelihood, loglikelihood_rolling, generate_until.
 
-    Contexts are never cut: a task that asks for 16 times the training length gets it, for what holds there is the
-    question. Only a model whose positions end (a learned table) refuses. Rolling windows have the training length.
+    Contexts are never truncated: a task with 16 times the training length gets it, because long contexts are what is
+    measured. Only models with limited positions (a learned table) refuse. Rolling windows have the training length.
     """
 
     def __init__(self, workdir: str, batch_size: int | str = 8, seed: int = 0, **unknown: Any) -> None:
@@ -62,11 +62,11 @@ class AblaxLM(TemplateLM):
         Args:
             workdir: the run directory.
             batch_size: rows at once.
-            seed: of drawn tokens, where a task draws.
+            seed: for sampled tokens, if a task samples.
             unknown: what the harness passes to every model (device, max_batch_size); anything else is refused.
 
         Raises:
-            UserError: no run there, one without a tokenizer, an unknown argument, or a batch size that is no number.
+            UserError: no run, a run without a tokenizer, an unknown argument, or an invalid batch size.
         """
         super().__init__()
         strange = sorted(set(unknown) - {"device", "max_batch_size"})
@@ -76,7 +76,7 @@ class AblaxLM(TemplateLM):
             raise UserError(f"ablax: batch_size = {batch_size!r}: must be a whole number, 1 or more")
         self.run = runs.load(workdir)
         if self.run.tokenizer is None:
-            raise UserError(f"{workdir}: the run read no text and has no tokenizer; the harness asks in text")
+            raise UserError(f"{workdir}: the run read no text and has no tokenizer, which the harness needs")
         self.rows, self.seed, self.drawn = int(batch_size), seed, 0
 
     @property
@@ -86,14 +86,14 @@ class AblaxLM(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """The id that ends documents, which stands before a text without context."""
+        """The id that ends documents, used before a text without context."""
         if self.run.tokenizer.separator is None:
             raise UserError("the run's tokenizer has no separator; texts without a context cannot be scored")
         return self.run.tokenizer.separator
 
     @property
     def tokenizer_name(self) -> str:
-        """A name that differs where the tokenizer does, for the harness's caches."""
+        """A name that identifies the tokenizer, for the harness's caches."""
         return "ablax-" + "-".join(f"{value}" for value in self.run.tokenizer.describe().values())
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
@@ -111,7 +111,7 @@ class AblaxLM(TemplateLM):
     def _scored(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool
     ) -> list[tuple[float, bool]]:
-        """Returns, for each (anything, context, continuation), log-probability in nats and whether greedy gives it."""
+        """Returns the log-probability in nats of each (_, context, continuation), and whether greedy matches it."""
         results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
         whole = [context + continuation for _, context, continuation in requests]
         lengths = [len(ids) - 1 for ids in whole]
@@ -154,7 +154,7 @@ class AblaxLM(TemplateLM):
         return totals
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Returns each prompt's continuation through the KV cache, up to the first of its stop texts."""
+        """Returns each prompt's continuation through the KV cache, up to its first stop text."""
         result = [""] * len(requests)
         groups: dict[tuple[int, float, float], list[int]] = {}
         for place, request in enumerate(requests):
@@ -163,7 +163,7 @@ class AblaxLM(TemplateLM):
             prompts = [self.tok_encode(requests[place].args[0]) or [self.eot_token_id] for place in members]
             batches = list(self._batches([len(ids) for ids in prompts]))
             for places, length in batches if disable_tqdm else Reporter().track("harness: generating", batches):
-                # A row beyond the last one repeats it: every row must hold a token.
+                # Rows after the last one repeat it: every row must have a token.
                 chosen = [prompts[place] for place in places] + [prompts[places[-1]]] * (self.rows - len(places))
                 tokens, mask = np.zeros((2, self.rows, length), np.int32)
                 for row, ids in enumerate(chosen):
@@ -189,13 +189,13 @@ class AblaxLM(TemplateLM):
         return text[: min([at for stop in stops if stop and (at := text.find(stop)) >= 0], default=len(text))]
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[list[int], int]]:
-        """Yields (places of up to `rows` requests, a length that holds them), the longest first."""
+        """Yields (indices of up to `rows` requests, a length that fits them), the longest first."""
         order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
         for first in range(0, len(order), self.rows):
             places = order[first : first + self.rows]
             longest = lengths[places[0]]
             rounded = -(-max(longest, 1) // STEP) * STEP
-            # A table that ends within the step is filled up no further than it reaches.
+            # A table that ends within the step is padded only to its end.
             yield places, longest if rounded > self._reach() >= longest else rounded
 
     def _reach(self) -> float:
@@ -204,7 +204,7 @@ class AblaxLM(TemplateLM):
 
 
 def _drawing(options: dict[str, Any]) -> tuple[int, float, float]:
-    """Returns (tokens, temperature, top_p) of a request's options; one that would be ignored is refused."""
+    """Returns (tokens, temperature, top_p) of a request's options; refuses options that would be ignored."""
     strange = sorted(set(options) - set(OPTIONS))
     if strange:
         raise UserError(f"generation option {strange[0]} = {options[strange[0]]!r}: must be of {', '.join(OPTIONS)}")
@@ -214,9 +214,9 @@ def _drawing(options: dict[str, Any]) -> tuple[int, float, float]:
 
 
 def write_tokenizer(run: runs.Run, folder: str | Path) -> None:
-    """Writes the run's tokenizer as transformers reads one, for tasks that make texts of so many tokens themselves.
+    """Writes the run's tokenizer in the form of transformers, for tasks that generate texts of a number of tokens.
 
-    Of bytes and characters the ids differ from the run's; a text has as many.
+    For bytes and characters the ids differ from the run's; the number of tokens is the same.
     """
     kind, folder = run.tokenizer.describe()["kind"], Path(folder)
     if kind == "file":
@@ -239,13 +239,13 @@ def write_tokenizer(run: runs.Run, folder: str | Path) -> None:
 
 
 def _manager(names: Sequence[str], folder: str | None, metadata: dict[str, Any]) -> Any:
-    """Returns the harness's manager of tasks: of the folder's alone where these are all, for its own take a while.
+    """Returns the harness's task manager: of the folder alone if it has all tasks, because the harness's own is slow.
 
     Args:
-        metadata: what tasks that make their own texts are given: max_seq_lengths, tokenizer.
+        metadata: for tasks that generate their texts: max_seq_lengths, tokenizer.
 
     Raises:
-        UserError: a name that is no task.
+        UserError: an unknown task.
     """
     setting = {"include_path": folder, "metadata": metadata}
     managers = (tasks.TaskManager(include_defaults=own, **setting) for own in (not folder, True))
@@ -253,27 +253,27 @@ def _manager(names: Sequence[str], folder: str | None, metadata: dict[str, Any])
         unknown = [name for name in names if not manager.match_tasks([name])]
         if not unknown:
             return manager
-    raise UserError(f"--tasks: {unknown[0]!r} is no task of the harness (nor in --include_path)")
+    raise UserError(f"--tasks: {unknown[0]!r} is not a task of the harness (nor in --include_path)")
 
 
 def _lengths(given: str | None) -> dict[str, list[int]]:
-    """Returns the lengths of texts that tasks are to make.
+    """Returns the lengths of generated texts.
 
     Raises:
-        UserError: they are no numbers.
+        UserError: they are not numbers.
     """
     if not given:
         return {}
     parts = [part.strip() for part in given.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UserError(f"--max_lengths={given}: must be whole numbers above 0, with commas between")
+        raise UserError(f"--max_lengths={given}: must be whole numbers above 0, separated by commas")
     return {"max_seq_lengths": [int(part) for part in parts]}
 
 
 def main(argv: Sequence[str]) -> None:
     """The command."""
     args = options.harness(__doc__ or "").parse_args(argv)
-    # The harness forks, to read its task files and for its bootstrap, which JAX's threads would not survive.
+    # The harness forks, to read its task files and for its bootstrap; JAX's threads would not survive that.
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
     began = time.perf_counter()
     names = [name.strip() for name in args.tasks.split(",") if name.strip()]

@@ -1,4 +1,4 @@
-"""The number that an evaluation measured, for its line in the terminal."""
+"""The main number of an evaluation, for its line in the terminal."""
 
 import math
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 
 def number(name: str, result: Mapping[str, Any]) -> str:
-    """Returns an evaluation's chief number with its unit; empty where it has none or none is finite."""
+    """Returns an evaluation's main number with its unit; empty if it has none or it is not finite."""
     return "; ".join(text for text in _NUMBERS.get(name, _nothing)(result) if text)
 
 

@@ -1,15 +1,15 @@
-"""python -m eval.kv_cache: what the KV cache of a model takes at a length, by formula, in GB and in GiB.
+"""python -m eval.kv_cache: the size of a model's KV cache at a length, by formula, in GB and in GiB.
 
     python -m eval.kv_cache --heads=32 --head_dim=128 --length=128000
     python -m eval.kv_cache --model=llama-3-8b --length=128000 --batch=4
     python -m eval.kv_cache --config=configs/lm.py --config.model.num_kv_heads=2 --length=8192
 
 A shape is given by heads (one layer, unless --layers says more), by a published model's name, or by a config file or
-run directory. GB are 10^9 bytes, GiB 2^30. int8 and fp8 count the float32 scale of each token and head too; layers with
-a window hold no more tokens than it has. Exact: tests hold the formula to the caches that decoding makes.
+run directory. GB are 10^9 bytes, GiB 2^30. int8 and fp8 include the float32 scale of each token and head; layers with a
+window keep no more tokens than it has. Exact: tests compare the formula with the caches used in decoding.
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m eval.kv_cache")
 
 import json
@@ -45,13 +45,13 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Size:
-    """The KV cache of one storage, in bytes.
+    """The KV cache in one storage dtype, in bytes.
 
     Attributes:
-        storage: int8, fp8, or the dtype of numbers that are kept as they are.
-        per_token: of one token while all layers hold it.
+        storage: int8, fp8, or the dtype of unquantized numbers.
+        per_token: of one token while all layers keep it.
         per_layer: of the largest layer, whole batch.
-        total: of all layers, whole batch; `scales` of it are scales.
+        total: of all layers, whole batch, including `scales`.
     """
 
     storage: str
@@ -61,18 +61,18 @@ class Size:
     scales: int
 
     def described(self) -> dict[str, Any]:
-        """Returns the sizes by name, GB and GiB of the total among them."""
+        """Returns the sizes by name, including GB and GiB of the total."""
         return {**asdict(self), "GB": self.total / GB, "GiB": self.total / GIB}
 
 
 def sizes(model: ConfigDict, *, length: int, batch: int, dtype: str) -> list[Size]:
-    """Returns the cache's size for numbers as they are, in int8 and in fp8.
+    """Returns the cache's size unquantized, in int8 and in fp8.
 
     Args:
         model: a resolved config.model.
-        length: tokens of each row that the cache holds.
+        length: tokens per row in the cache.
         batch: rows.
-        dtype: of numbers that are stored as they are, of BYTES.
+        dtype: of unquantized numbers, one of BYTES.
     """
     results = []
     for storage in STORAGES:
@@ -94,10 +94,10 @@ def sizes(model: ConfigDict, *, length: int, batch: int, dtype: str) -> list[Siz
 
 
 def shaped(heads: int, head_dim: int, *, kv_heads: int | None, layers: int, window: int | None) -> ConfigDict:
-    """Returns a resolved config.model of this attention shape; its other fields do not reach a KV cache.
+    """Returns a resolved config.model with this attention shape; its other fields do not affect a KV cache.
 
     Raises:
-        ConfigError: heads that KV heads do not divide, and the like.
+        ConfigError: KV heads do not divide the heads, and the like.
     """
     config = get_config()
     given: dict[str, Any] = {
@@ -114,7 +114,7 @@ def shaped(heads: int, head_dim: int, *, kv_heads: int | None, layers: int, wind
 
 
 def heads_of(model: ConfigDict) -> str:
-    """Returns the heads as words; where layers are unlike, those of each kind of layer."""
+    """Returns the heads in words; if layers differ, those of each kind of layer."""
     every = dict.fromkeys(plan.heads[:3] for plan in pattern.plans(model))
     words = [f"{groups} KV heads of {heads} heads x {head_dim}" for heads, groups, head_dim in every]
     kept = len(pattern.owners(model))
@@ -129,22 +129,22 @@ def _positive(text: str) -> int:
     return value
 
 
-_positive.__name__ = "whole number of 1 .. 2**63 - 1"  # as argparse names it
+_positive.__name__ = "whole number of 1 .. 2**63 - 1"  # argparse's name for it
 
 
 def _model(given: Any, overrides: dict[str, Any]) -> tuple[ConfigDict, str]:
-    """Returns the model and its dtype as the command line names them.
+    """Returns the model and its dtype from the command line.
 
     Raises:
-        UserError: none, or two at once; an unknown name.
+        UserError: none, or several; an unknown name.
     """
     shape = [f"--{name}" for name in SHAPE if getattr(given, name) is not None]
     ways = ["--config"] * bool(given.config) + ["--model"] * bool(given.model) + shape[:1]
     if len(ways) != 1:
         message = f"not {' and '.join(ways)} at once" if ways else "none was given"
-        raise UserError(f"a model is named by --heads and --head_dim, by --model or by --config; {message}")
+        raise UserError(f"a model is given by --heads and --head_dim, by --model or by --config; {message}")
     if overrides and not given.config:
-        raise UserError(f"--config.{next(iter(overrides))}: changes a field of --config=FILE, which is not given")
+        raise UserError(f"--config.{next(iter(overrides))}: needs --config=FILE")
     if given.config:
         config = validate.resolve(cli.load(given.config, overrides))
         return config.model, "float32" if config.model.dtype == "float32" else "bfloat16"
@@ -180,7 +180,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--kv_heads", type=_positive, help="KV heads; unset: as many as heads")
     parser.add_argument("--head_dim", type=_positive)
     parser.add_argument("--layers", type=_positive, help="unset: 1")
-    parser.add_argument("--window", type=_positive, help="keys that a query sees; unset: all before it")
+    parser.add_argument("--window", type=_positive, help="keys visible to a query; unset: all before it")
     parser.add_argument("--model", metavar="NAME", help=f"a published model: {', '.join(MODELS)}")
     parser.add_argument("--config", metavar="FILE", help="a config file, config.json or run directory")
     parser.add_argument("--length", type=_positive, required=True, help="tokens a row")
@@ -189,7 +189,7 @@ def main(argv: Sequence[str]) -> int:
         "--dtype",
         choices=BYTES,
         metavar="DTYPE",
-        help="of numbers stored as they are; unset: the config's, auto counting as bfloat16",
+        help="of unquantized numbers; unset: the config's, with bfloat16 for auto",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.epilog = "--config.x=v changes a field of --config=FILE."

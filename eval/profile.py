@@ -1,12 +1,12 @@
-"""python -m eval.profile: where the time of a run's training step, prefill and decoding goes, part by part.
+"""python -m eval.profile: where the time of a run's training step, prefill and decoding goes, by part of the model.
 
     python -m eval.profile --workdir=runs/tiny --config.eval.throughput.length=1024
 
 It is `python -m eval.run --evals=profile` with its result as a table: DIR/eval/profile.json is written. The shapes are
-those of `eval.throughput`. docs/cost.md says what each part is and how a trace is read.
+those of `eval.throughput`. docs/cost.md defines the parts and explains how a trace is read.
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m eval.profile")
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from training.runtime import compilation
 
 
 def show(results: dict[str, Any], console: Console) -> None:
-    """Prints shares, parts down and programs across."""
+    """Prints the shares, with parts as rows and programs as columns."""
     columns = [
         (name, direction)
         for name, part in results["programs"].items()

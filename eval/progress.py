@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, a plain line now and then elsewhere, nothing where nobody asked."""
+"""Progress of long work: a bar on a terminal, periodic lines elsewhere, nothing by default."""
 
 import sys
 import time
@@ -15,21 +15,21 @@ WIDEST = 400  # characters of a table in a file
 
 
 class Quiet:
-    """Says nothing."""
+    """Prints nothing."""
 
     def say(self, line: str) -> None:
-        """Tells one line."""
+        """Prints one line."""
 
     def show(self, table: Table) -> None:
         """Shows a table."""
 
     def track(self, name: str, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
-        """Yields `items`, telling how many of `total` are through."""
+        """Yields `items`, showing how many of `total` are done."""
         yield from items
 
 
 class Reporter(Quiet):
-    """Tells it on a stream (standard error): a bar where it is a terminal, else lines."""
+    """Prints to a stream (standard error): a bar on a terminal, else lines."""
 
     def __init__(self, stream: TextIO | None = None, every: float = EVERY) -> None:
         self.stream = sys.stderr if stream is None else stream
@@ -41,13 +41,13 @@ class Reporter(Quiet):
         print(line, file=self.stream, flush=True)
 
     def show(self, table: Table) -> None:
-        """Prints a table on standard output, for it is what was asked for; whole, also where lines are short."""
+        """Prints a table to standard output, because it is the result; never truncated."""
         console = Console(highlight=False)
         width = console.measure(table, options=console.options.update(width=WIDEST)).maximum
         (console if console.is_terminal else Console(width=max(width, 80), highlight=False)).print(table)
 
     def track(self, name: str, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
-        """Yields `items`, telling how many of `total` are through."""
+        """Yields `items`, showing how many of `total` are done."""
         if total is None and isinstance(items, Sized):
             total = len(items)
         if self.console.is_terminal:

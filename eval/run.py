@@ -1,6 +1,6 @@
-"""python -m eval.run: measures a run directory and writes DIR/eval/NAME.json, one file a question."""
+"""python -m eval.run: evaluates a run directory and writes DIR/eval/NAME.json, one file per evaluation."""
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m eval.run")
 
 import dataclasses
@@ -31,17 +31,17 @@ def evaluate(
     progress: Quiet | None = None,
     context: int = 1,
 ) -> dict[str, dict[str, Any]]:
-    """Runs evaluations on a run's newest checkpoint and writes each to WORKDIR/eval/NAME.json as it ends.
+    """Runs evaluations on a run's newest checkpoint and writes each to WORKDIR/eval/NAME.json when it ends.
 
     Args:
       workdir: a run directory.
       evals: names of EVALUATIONS.
       settings: changes of config.eval, dotted: {"retrieval.task": "mqar"}.
-      progress: whom to tell; None: nobody.
-      context: devices that the tokens of each row are divided over; the loss alone is evaluated so.
+      progress: for messages; None: none.
+      context: devices over which the tokens of each row are divided; only for the loss.
 
     Returns:
-      {name: what was written}.
+      {name: the written content}.
 
     Raises:
       UserError: an unknown name or setting, or no run there.
@@ -49,7 +49,7 @@ def evaluate(
     for name in evals:
         if name not in EVALUATIONS:
             allowed = f"must be of {', '.join(EVALUATIONS)}{nearest(name, EVALUATIONS)}"
-            raise UserError(f"--evals: {name!r} is no evaluation; {allowed}")
+            raise UserError(f"--evals: {name!r} is not an evaluation; {allowed}")
     if context != 1 and set(evals) != {"loss"}:
         raise UserError(f"--config.mesh.context={context}: only the loss is evaluated over devices; set --evals=loss")
     progress = Quiet() if progress is None else progress
@@ -66,7 +66,7 @@ def evaluate(
 
 
 def _served(run: runs.Run) -> runs.Run:
-    """Returns the run with the KV storage that is to be measured."""
+    """Returns the run with the KV storage to be measured."""
     if run.config.eval.kv_storage in ("model", run.config.model.attention.kv_storage):
         return run
     model = run.config.model.copy_and_resolve_references()
@@ -81,13 +81,13 @@ def _one(run: runs.Run, name: str, progress: Quiet) -> dict[str, Any]:
 
 
 def record(run: runs.Run, name: str, results: dict[str, Any], seconds: float, progress: Quiet) -> dict[str, Any]:
-    """Writes what an evaluation found to WORKDIR/eval/NAME.json behind the fields that all share; returns the whole.
+    """Writes an evaluation's results to WORKDIR/eval/NAME.json after the common fields; returns the content.
 
-    `records` among it, a table of what was measured one by one, goes to WORKDIR/eval/NAME.parquet. Both say what they
-    are of (configs/provenance.py), the table in its metadata under `of`.
+    `records` among them, a table of single measurements, goes to WORKDIR/eval/NAME.parquet. Both record what they were
+    made from (configs/provenance.py), the table in its metadata under `of`.
 
     Raises:
-        UserError: a file cannot be written: the disk is full or read-only, or a folder lies in its place.
+        UserError: a file cannot be written: the disk is full or read-only, or a folder has its name.
     """
     files.own(Path(run.workdir), "eval")
     path = Path(run.workdir) / "eval" / f"{name}.json"
@@ -113,7 +113,7 @@ def record(run: runs.Run, name: str, results: dict[str, Any], seconds: float, pr
 
 
 def eval_settings(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns changes of config.eval, without `eval.`.
+    """Returns changes of config.eval, without the prefix `eval.`.
 
     Raises:
       UserError: one of them changes something else.
@@ -132,7 +132,7 @@ def main(argv: Sequence[str]) -> int:
     settings = eval_settings(overrides)
     names = [name.strip() for name in args.evals.split(",") if name.strip()]
     if not names:
-        raise UserError(f"--evals: names no evaluation; must be of {', '.join(EVALUATIONS)}")
+        raise UserError(f"--evals: is empty; must be of {', '.join(EVALUATIONS)}")
     compilation.enable_cache()
     value = evaluate(args.workdir, names, settings, Reporter(), context)
     return 0 if all(result.get("passed", True) for result in value.values()) else 1

@@ -1,4 +1,4 @@
-"""What a run is evaluated as: its model at each length, under its own RoPE scaling and under others."""
+"""The variants of an evaluation: a run's model at each length, with its own RoPE scaling and with others."""
 
 from dataclasses import dataclass
 
@@ -21,10 +21,10 @@ class Variant:
     multiple: float  # of the training length
     length: int  # tokens
     scaling: str  # "trained", or the kind applied at evaluation only
-    factor: float  # s of the scaling; dynamic's is 1 where the others' is the multiple
+    factor: float  # s of the scaling; 1 for dynamic where it is the multiple for the others
     model: ConfigDict | None  # config.model with that scaling
     reason: str | None = None
-    stretch: float | None = None  # by how much the slowest rotating pair is slowed at this length; None: none rotates
+    stretch: float | None = None  # factor by which the slowest rotary pair is slowed at this length; None: none rotates
 
     @property
     def entry(self) -> dict[str, object]:
@@ -35,11 +35,11 @@ class Variant:
 
 
 def variants(config: ConfigDict) -> list[Variant]:
-    """Returns every length of `lengths` under "trained" and each of `eval.scalings`, in that order.
+    """Returns every length of `lengths` with "trained" and each of `eval.scalings`, in that order.
 
-    A resolved config is expected. A scaling applied at evaluation keeps the run's original length and has the factor
-    `eval.scaling_factor` or, where that is 0, the one that just reaches the length: length / original length, and 1
-    for dynamic, whose base grows by itself with the length. All are then equally strong (`Variant.stretch`).
+    The config must be resolved. A scaling applied at evaluation keeps the run's original length and has the factor
+    `eval.scaling_factor` or, if that is 0, the one that just reaches the length: length / original length, and 1 for
+    dynamic, whose base grows with the length by itself. All are then equally strong (`Variant.stretch`).
     """
     results = []
     for scaling in [TRAINED, *dict.fromkeys(config.eval.scalings)]:
@@ -48,7 +48,7 @@ def variants(config: ConfigDict) -> list[Variant]:
 
 
 def lengths(config: ConfigDict) -> list[tuple[int, float]]:
-    """Returns (tokens, multiple of the training length) of `eval.multiples` and `eval.lengths`, rising, each once."""
+    """Returns (tokens, multiple of the training length) of `eval.multiples` and `eval.lengths`, sorted and unique."""
     results = {max(1, round(multiple * config.data.length)): float(multiple) for multiple in config.eval.multiples}
     for tokens in config.eval.lengths:
         results.setdefault(tokens, tokens / config.data.length)
@@ -56,13 +56,13 @@ def lengths(config: ConfigDict) -> list[tuple[int, float]]:
 
 
 def at_training_length(config: ConfigDict) -> Variant:
-    """Returns the run's model as it is, at its training length."""
+    """Returns the run's unchanged model, at its training length."""
     stretch = stretched.slowest_stretch(config.model, config.data.length)
     return Variant(1.0, config.data.length, TRAINED, own_factor(config.model), config.model, stretch=stretch)
 
 
 def beyond(config: ConfigDict, length: int) -> int:
-    """Returns the training length where `length` is longer, else 0."""
+    """Returns the training length if `length` is longer, else 0."""
     return int(config.data.length) if length > config.data.length else 0
 
 
@@ -70,7 +70,7 @@ def control(config: ConfigDict, variant: Variant) -> Variant:
     """Returns the local baseline of a variant: the run's model as trained, with no window beyond the training length.
 
     Each layer's window becomes the smaller of its own and the training length. A layer then reads no token that is
-    farther back; what stacked layers hand on reaches `reach` tokens. `reason` says why there is none.
+    farther back; stacked layers together reach `reach` tokens. `reason` says why there is none.
     """
     changed, length = validate.from_dict(validate.to_dict(config)), int(config.data.length)
     attention = changed.model.attention
@@ -88,7 +88,7 @@ def control(config: ConfigDict, variant: Variant) -> Variant:
 
 
 def reach(model: ConfigDict) -> int | None:
-    """Returns how many tokens back anything can act on a prediction through all layers; None: any number."""
+    """Returns how many tokens back anything can affect a prediction through all layers; None: unlimited."""
     windows = [plan.window for plan in pattern.plans(model)]
     return None if None in windows else sum(window - 1 for window in windows if window is not None)
 
@@ -100,12 +100,12 @@ def own_factor(model: ConfigDict) -> float:
 
 
 def kinds(model: ConfigDict) -> list[str]:
-    """Returns the positional schemes that act in some layer."""
+    """Returns the positional schemes that are used in some layer."""
     return list(dict.fromkeys(tuple(model.position.pattern) or (model.position.kind,)))
 
 
 def rows_at(length: int, training_length: int, batch_size: int) -> int:
-    """Returns the rows of a batch at `length` that hold about as many tokens as one at the training length."""
+    """Returns the rows of a batch at `length` with about as many tokens as one at the training length."""
     return max(1, batch_size * training_length // length)
 
 
@@ -136,11 +136,11 @@ def _factor(config: ConfigDict, length: int, scaling: str) -> float:
 
 
 def _rescaled(config: ConfigDict, kind: str, factor: float) -> tuple[ConfigDict | None, str | None]:
-    """Returns (config.model with another scaling, None), or (None, why that scaling cannot be).
+    """Returns (config.model with another scaling, None), or (None, why that scaling is impossible).
 
-    The run's own kind at its own factor is the run's own function. At another factor the rules that take the factor
-    (mscale, mscale_all_dim) stay, and a number chosen for the run's own factor (attention_factor) goes; another kind
-    keeps neither.
+    The run's own kind at its own factor is the run's own function. At another factor the rules that depend on the
+    factor (mscale, mscale_all_dim) stay, and a number chosen for the run's own factor (attention_factor) is dropped;
+    another kind keeps neither.
     """
     changed = validate.from_dict(validate.to_dict(config))
     scaling = changed.model.position.rope.scaling

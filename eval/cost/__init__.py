@@ -1,1 +1,1 @@
-"""Evaluations of cost: throughput, memory, and what profiles are read from."""
+"""Evaluations of cost: throughput, memory, and the parts of profiles."""

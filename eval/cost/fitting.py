@@ -1,4 +1,4 @@
-"""The largest batch and length whose programs fit a given memory, found by compiling them; nothing runs."""
+"""The largest batch and length whose programs fit a given memory, by compiling them; nothing runs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,22 +11,22 @@ from eval.progress import Quiet
 from models.declared import positions
 
 GIB = 2**30
-MOST = 1 << 24  # rows or tokens, where the search ends
-FINE = 16  # the answer is exact, or to 1 part in so many where numbers are large
+MOST = 1 << 24  # rows or tokens, the end of the search
+FINE = 16  # the answer is exact, or for large numbers to 1 part in this many
 PROGRAMS = {"train_step": ("batch_size", "length"), "decode": ("decode_batch_size", "length")}
 
 
 def largest_fits(config: ConfigDict, limit: float, progress: Quiet) -> dict[str, dict[str, Any]]:
-    """Returns for the train step and decode the largest batch at the set length, and length at the set batch.
+    """Returns the largest batch at the set length and the largest length at the set batch, for train step and decode.
 
     Args:
-        config: resolved; the rest of its shapes stays as `eval.throughput` sets it.
+        config: resolved; its other shapes are those of `eval.throughput`.
         limit: bytes that the compiled program may take at once.
-        progress: told each program that is compiled.
+        progress: shows each program that is compiled.
 
     Returns:
         program -> {"batch", "length"} -> `largest` (0: not even one), its `peak` in bytes, the first `too_large` one
-        that was tried, and its peak (None where the compiler itself refused it).
+            that was tried, and its peak (None if the compiler itself refused it).
     """
     results: dict[str, dict[str, Any]] = {}
     shape = programs.shape(config)
@@ -45,7 +45,7 @@ def largest_fits(config: ConfigDict, limit: float, progress: Quiet) -> dict[str,
 
 
 def compiled_peak(config: ConfigDict, name: str) -> int | None:
-    """Returns the bytes that a program of `programs.LOWERED` takes at once, None where it is too large to compile."""
+    """Returns the peak bytes of a program of `programs.LOWERED`, None if it is too large to compile."""
     try:
         result = programs.analysis(programs.LOWERED[name](config).compile())
     except jax.errors.JaxRuntimeError as error:
@@ -60,11 +60,10 @@ def search(
 ) -> dict[str, Any]:
     """Returns the largest multiple of `unit` whose peak is within the limit.
 
-    Peaks grow with the size, nearly evenly: from the two ends that are known, the next guess is where a line through
-    them meets the limit.
+    Peaks grow with the size almost linearly: the next guess is where a line through the two known ends meets the limit.
 
     Args:
-        peak: bytes of a size, None where it cannot be compiled.
+        peak: from a size to bytes, None if it cannot be compiled.
         start: the first size.
         limit: bytes.
         unit: sizes are multiples of it.
@@ -95,7 +94,7 @@ def _next(low: int, high: int, limit: float, sizes: dict[int, int | None], *, bo
     if below is None or above is None or above <= below:
         return max(low + 1, min((low + high) // 2, high - 1))
     line = low + (limit - below) / (above - below) * (high - low)
-    inner = max(1, (high - low) // 8)  # a line that misses still takes off an eighth
+    inner = max(1, (high - low) // 8)  # a line that misses still removes an eighth
     return max(low + 1, min(high - 1, max(low + inner, min(high - inner, round(line)))))
 
 
@@ -110,6 +109,6 @@ def _unit(config: ConfigDict, name: str, what: str) -> int:
 
 
 def _table(config: ConfigDict) -> int:
-    """Returns the longest sequence that the positions serve."""
+    """Returns the longest sequence that the positions support."""
     result = positions.reach(config.model)
     return MOST if result is None else result[0]

@@ -1,4 +1,4 @@
-"""An optimised HLO module, read from its text: whose each instruction is, and how many bytes it moves."""
+"""An optimized HLO module, parsed from text: the part of the model of each instruction, and the bytes it moves."""
 
 import math
 import re
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 from eval.cost.scopes import UNNAMED, Owner, owner
 
-CONTAINERS = ("while", "conditional", "call")  # their time is that of the instructions within
+CONTAINERS = ("while", "conditional", "call")  # their time is that of the instructions inside
 NOTHING = ("parameter", "constant", "tuple", "get-tuple-element", "after-all", "iota", "partition-id", "replica-id")
 MOVES = ("bitcast", "broadcast", "reshape", "transpose", "copy", "convert", "slice", "dynamic-slice", "concatenate",
          "pad", "reverse", "bitcast-convert")  # fmt: skip
-DEPTH = 6  # instructions followed to find whose a nameless one is
+DEPTH = 6  # instructions followed to find the part of a nameless one
 BITS = {"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "f16": 16, "bf16": 16, "s32": 32,
         "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64, "c64": 64, "c128": 128}  # fmt: skip
-# What an instruction that lost its name was called before, to know it again in those that read it.
+# Former names of instructions that lost theirs, to recognize them in their readers.
 PRIMITIVES = {"dot": "dot_general", "reduce": "reduce", "reduce-window": "reduce", "convolution": "conv_general"}
 
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
@@ -49,7 +49,7 @@ class Instruction:
 
 @dataclass
 class Computation:
-    """Instructions by name, and who reads each."""
+    """Instructions by name, and the readers of each."""
 
     instructions: dict[str, Instruction] = field(default_factory=dict)
     users: dict[str, list[str]] = field(default_factory=dict)
@@ -71,7 +71,7 @@ def bits(dtype: str) -> int:
 
 
 def _closed(text: str, start: int) -> int:
-    """Returns the place after the bracket that closes the one at `start`."""
+    """Returns the index after the bracket that closes the one at `start`."""
     depth = 0
     for place in range(start, len(text)):
         depth += (text[place] == "(") - (text[place] == ")")
@@ -107,10 +107,10 @@ def _instruction(line: str) -> Instruction | None:
 
 
 class Module:
-    """A module as `compiled.as_text()` gives it.
+    """A module from `compiled.as_text()`.
 
     Args:
-        text: the optimised HLO.
+        text: the optimized HLO.
         decoding: see `scopes.owner`.
     """
 
@@ -137,7 +137,7 @@ class Module:
 
     @property
     def entry(self) -> Computation:
-        """The computation that the program begins with."""
+        """The computation that the program starts with."""
         return self.computations[self.main]
 
     def find(self, name: str) -> Instruction | None:
@@ -146,10 +146,10 @@ class Module:
         return None if place is None else self.computations[place].instructions[name]
 
     def owners(self, name: str) -> dict[Owner, float]:
-        """Returns whose an instruction is, in shares that add up to 1.
+        """Returns the owners of an instruction, with shares that add up to 1.
 
-        A fusion is shared out by the numbers that its instructions compute (products count their multiplications),
-        those that only move numbers left out unless there are no others: the trace has one time for all of it.
+        A fusion has a single time in the trace. It is divided in proportion to the numbers that its instructions
+        compute (matmuls count their multiplications), excluding pure data movement unless there is nothing else.
         """
         if name not in self._owners:
             instruction = self.find(name)
@@ -171,12 +171,12 @@ class Module:
         return Counter({named or UNNAMED: 1.0})
 
     def _product(self, instruction: Instruction) -> Instruction | None:
-        """Returns the product that an instruction is, or holds as a fusion."""
+        """Returns the matmul that an instruction is, or contains as a fusion."""
         inner = self.computations[instruction.calls].instructions.values() if instruction.calls else [instruction]
         return next((one for one in inner if one.opcode == "dot"), None)
 
     def _reads_cache(self, product: Instruction) -> bool:
-        """Whether a factor of a nameless product is the cache, as it was just written, or decoded from 8 bits."""
+        """Whether a factor of a nameless matmul is the cache, as just written, or dequantized from 8 bits."""
         for name in product.operands:
             operand = self.find(name)
             if operand is None or operand.opcode in NOTHING or operand.elements == 1:
@@ -199,7 +199,7 @@ class Module:
         return result
 
     def _work(self, instruction: Instruction) -> int:
-        """Returns the numbers that an instruction computes, a sum's counting what it adds up."""
+        """Returns the numbers that an instruction computes; a reduction counts its inputs."""
         if instruction.opcode in ("dot", "reduce", "reduce-window"):
             operands = [operand for name in instruction.operands if (operand := self.find(name)) is not None]
             sizes = [operand.elements for operand in operands] or [1]
@@ -209,7 +209,7 @@ class Module:
         return instruction.elements
 
     def _inherited(self, instruction: Instruction, depth: int) -> Owner | None:
-        """Returns whose a nameless instruction is: of those that read it, else of what it reads."""
+        """Returns the owner of a nameless instruction: that of its readers, else that of its operands."""
         readers = list(self._readers(instruction, depth))
         same = PRIMITIVES.get(instruction.opcode, "?")
         for name in [*(name for name in readers if name.rpartition("/")[2].startswith(same)), *readers]:
@@ -218,7 +218,7 @@ class Module:
         return self._made(instruction, depth)
 
     def _readers(self, instruction: Instruction, depth: int) -> Iterator[str]:
-        """Yields the names of those that read a result, nearest first; into fusions, past nameless ones."""
+        """Yields the names of a result's readers, nearest first; into fusions, past nameless ones."""
         computation = self.computations[self.place[instruction.name]]
         for name in computation.users.get(instruction.name, []) if depth else []:
             user = computation.instructions[name]
@@ -229,7 +229,7 @@ class Module:
                 for parameter in parameters:
                     yield from self._readers(parameter, depth)
             if user.op_name:
-                yield from reversed(user.op_name.split(";"))  # of names that XLA joined, the nearest stands last
+                yield from reversed(user.op_name.split(";"))  # of names that XLA joined, the nearest is last
             elif user.opcode not in CONTAINERS:
                 yield from self._readers(user, depth - 1)
 
@@ -249,8 +249,8 @@ class Module:
     def moved(self, name: str) -> int:
         """Returns the bytes that one execution of an instruction reads and writes.
 
-        Of what is sliced or updated in place only the part counts. Caches between are not known: what is read twice by
-        one instruction counts once, and what two instructions hand over counts in both.
+        Of slices and in-place updates only the part counts. Hardware caches are not modeled: what one instruction reads
+        twice counts once, and what two instructions pass between them counts in both.
         """
         instruction = self.find(name)
         if instruction is None or instruction.opcode in (*NOTHING, *CONTAINERS, "bitcast"):

@@ -1,4 +1,4 @@
-"""Memory: by formula, as compiled, and as measured where the device counts, side by side."""
+"""Memory: by formula, as compiled, and as measured if the device counts it, side by side."""
 
 from typing import Any
 
@@ -19,22 +19,23 @@ from training.step import train_step as steps
 from training.step.loss import block_of
 from training.step.optimizers import state_bytes
 
-FLOAT32 = 4  # bytes; parameters, gradients and the optimizer's state are float32 whatever the compute dtype
+FLOAT32 = 4  # bytes; parameters, gradients and optimizer state are float32 whatever the compute dtype
 COUNTED = "peak_bytes_in_use"
 # Arrays as wide as the hidden layer that XLA keeps of each layer's MLP for its backward pass, counted on the CPU by
-# compiling two widths: the products into it, what the product out of it reads, and of SwiGLU silu and its derivative.
+# compiling two widths: the input projections' outputs, the output projection's input, and for SwiGLU silu and its
+# derivative.
 MLP_KEPT = {"swiglu": 5, "gelu": 3, "relu": 2}
-# Arguments of the compiled programs, by what their names begin with.
+# Arguments of the compiled programs, by prefix of their names.
 ARGUMENTS = {"parameters": "params", "optimizer": "opt_state", "kv_cache": "cache.entries"}
 
 WHY = {
     "parameters": "the same float32 arrays",
-    "gradients": "part of the temporaries: XLA tells those only as a whole",
+    "gradients": "part of the temporaries, which XLA reports only in total",
     "optimizer": "the same arrays, counters included",
-    "activations": "temporaries less one array of gradients. Of what differentiation keeps XLA computes some again and "
-    "holds some twice (transposed, cut into layers); and it needs work space: the fewer the tokens, the more",
-    "logits": "among the activations; float32, kept for the backward pass once or more often",
-    "kv_cache": "the same arrays, scales included; positions and segments of its slots are not counted",
+    "activations": "temporaries minus one set of gradients. XLA recomputes some of the residuals and "
+    "keeps some twice (transposed, split into layers), and it needs work space, which dominates with few tokens",
+    "logits": "among the activations; float32, kept for the backward pass at least once",
+    "kv_cache": "the same arrays, including scales; positions and segments of slots are not counted",
     "train_step": "parameters, optimizer and temporaries; batch and counters are small",
 }
 
@@ -43,9 +44,9 @@ def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     """Returns eval/memory.json's content; all sizes in bytes.
 
     `formula` needs no compiler. `compiled` is XLA's own account of the three programs (peak: arguments, outputs and
-    temporaries alive at once, donated buffers counted once). `measured` is the device's count, None where it has none:
-    then no step is run. `side_by_side` has a row a part, with what explains the difference. `fits` is there where
-    `eval.memory.limit_gib` asks for it: the largest batch and length, found by compiling.
+    temporaries alive at once, donated buffers counted once). `measured` is the device's count, None if it has none:
+    then no step is run. `side_by_side` has one row per part, with an explanation of the difference. `fits` exists if
+    `eval.memory.limit_gib` is set: the largest batch and length, found by compiling.
     """
     shape = programs.shape(run.config)
     compiled, parts = {}, {}
@@ -69,7 +70,7 @@ def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
 
 
 def formula(run: Run) -> dict[str, int]:
-    """Returns the bytes that need no compiler to be known."""
+    """Returns the bytes that are known without a compiler."""
     config = run.config
     model, shape = config.model, programs.shape(config)
     parameters = FLOAT32 * counting.parameters(model)["total"]
@@ -99,18 +100,18 @@ def _with_logits(config: ConfigDict) -> int:
 
 
 def optimizer_bytes(run: Run) -> int:
-    """Returns the size of the optimizer's state, counters included."""
+    """Returns the size of the optimizer state, including counters."""
     return state_bytes(run.config.model, run.config.optimizer)
 
 
 def activation_bytes(config: ConfigDict) -> int:
     """Returns the bytes that a (micro-)batch's forward pass keeps for the backward pass.
 
-    They are summed from the shapes that differentiation traces: what a second row adds to those of one, for each row.
-    What was found to differ in compiled programs (on the CPU) is put right: of arrays as wide as the MLP's hidden layer
-    no more than `MLP_KEPT` a layer are there, since XLA computes the others again from these; the blocked core holds
-    keys and values a second time, as its products read them, and of short sequences scores (`_scores`); and the logits
-    have their gradient beside them.
+    They are summed from the shapes that differentiation traces: the difference between two rows and one, for each row.
+    Known differences in compiled programs (on the CPU) are corrected: of arrays as wide as the MLP's hidden layer there
+    are at most `MLP_KEPT` per layer, because XLA recomputes the others from these; the blocked kernel keeps keys and
+    values a second time, as its matmuls read them, and scores of short sequences (`_scores`); and the logits have their
+    gradient beside them.
     """
     model, length = config.model, config.data.length
     rows = config.data.batch_size // config.data.micro_batches
@@ -127,15 +128,15 @@ def activation_bytes(config: ConfigDict) -> int:
     if model.mlp in MLP_KEPT:
         wider = config.copy_and_resolve_references()
         wider.model.mlp_width += 16
-        hidden = (_row_bytes(wider) - _row_bytes(config)) // 16  # bytes of a row for each hidden unit
+        hidden = (_row_bytes(wider) - _row_bytes(config)) // 16  # bytes per row for each hidden unit
         each -= model.mlp_width * max(0, hidden - MLP_KEPT[model.mlp] * model.num_layers * length * element)
     return rows * each
 
 
 def _scores(plan: pattern.LayerPlan, length: int) -> int:
-    """Returns the scores that a head keeps of one row: none, but where the blocked core writes its blocks out.
+    """Returns the scores that a head keeps of one row: none, unless the blocked kernel unrolls its blocks.
 
-    There XLA sees that the backward pass computes the forward pass's scores again, and keeps those instead.
+    There XLA detects that the backward pass recomputes the forward pass's scores, and keeps those instead.
     """
     size = min(block_size(length), length)
     count = blocks(length, size)
@@ -151,7 +152,7 @@ def _row_bytes(config: ConfigDict) -> int:
 
 
 def _kept(config: ConfigDict, rows: int) -> int:
-    """Returns the bytes of all that differentiation keeps of some rows, parameters and constants among them."""
+    """Returns the bytes of everything that differentiation keeps of `rows` rows, including parameters and constants."""
     abstract = steps.abstract(config)
     dropout = config.model.dropout > 0
     tokens = jax.ShapeDtypeStruct((rows, config.data.length), jnp.int32)
@@ -188,7 +189,7 @@ def side_by_side(
     parts: dict[str, dict[str, int]],
     counted: dict[str, int] | None,
 ) -> list[dict[str, Any]]:
-    """Returns a row a part: by formula, as compiled, as measured (None where not known), their difference, and why."""
+    """Returns one row per part: by formula, as compiled, as measured (None if unknown), their difference, and why."""
     step = compiled["train_step"]
     as_compiled = {
         "parameters": parts["train_step"]["parameters"],
@@ -214,10 +215,10 @@ def side_by_side(
 
 
 def measured(run: Run) -> dict[str, int] | None:
-    """Returns the device's own counts in bytes, None where it has none (a CPU).
+    """Returns the device's own counts in bytes, None if it has none (a CPU).
 
-    One training step is run at the shapes asked for. The device's peak is of all that this process did: `train_step` is
-    there where the step raised it, and holds the run's own copy of the parameters too.
+    One training step is run at the requested shapes. The device's peak covers everything this process did: `train_step`
+    exists if the step raised it, and includes the run's own copy of the parameters.
     """
     before = jax.devices()[0].memory_stats()
     if not before:

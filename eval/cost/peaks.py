@@ -1,4 +1,4 @@
-"""What this device can do at best, measured on the spot: a matrix product of the run's dtype, and a copy."""
+"""The device's peak rates, measured here: a matmul in the run's dtype, and a copy."""
 
 import functools
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from eval.cost.timing import compile_timed, measure
 from training.devices.chips import chip
 
-SIDE = 512  # of the first matrix; doubled while a product takes less than LONG
+SIDE = 512  # of the first matrix; doubled while a matmul takes less than LONG
 LARGEST = 16384
 LONG = 0.02  # seconds
 COPIED = 256 << 20  # bytes of the array that is copied: larger than caches
@@ -19,13 +19,13 @@ COPIED = 256 << 20  # bytes of the array that is copied: larger than caches
 
 @functools.cache
 def peaks(dtype: str, *, side: int = SIDE, copied: int = COPIED) -> dict[str, Any]:
-    """Returns the device's measured peaks, with the published ones where there are any.
+    """Returns the device's measured peaks, with the published ones if available.
 
-    `flops` is the best rate of [n, n] x [n, n] products over growing n, FLOP/s; `bandwidth` that of a copy, in bytes/s
-    read and written. Each is the fastest of its repeats: a peak is what neighbours and clocks leave at best.
+    `flops` is the best rate of [n, n] x [n, n] matmuls over increasing n, FLOP/s; `bandwidth` that of a copy, in
+    bytes/s read and written. Each is the fastest of its repeats: the best that other load and clock rates allow.
 
     Args:
-        dtype: of the product.
+        dtype: of the matmul.
         side: the first n.
         copied: bytes of the array that is copied.
     """
@@ -60,4 +60,4 @@ def _product(dtype: str, side: int) -> dict[str, Any]:
 
 def _copy(nbytes: int) -> float:
     x = jnp.ones(nbytes // 4, jnp.float32)
-    return 2 * x.nbytes / _fastest(jnp.negative, x)  # one pass that reads and writes; XLA would leave out a plain copy
+    return 2 * x.nbytes / _fastest(jnp.negative, x)  # one pass that reads and writes; XLA would eliminate a plain copy

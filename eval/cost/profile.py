@@ -1,6 +1,6 @@
-"""Where the time of a run's training step, prefill and decoding goes, part by part: eval/profile.json.
+"""Where the time of a run's training step, prefill and decoding goes, by part of the model: eval/profile.json.
 
-The shapes are those of `eval.throughput`. docs/cost.md says what each part is and how a trace is read.
+The shapes are those of `eval.throughput`. docs/cost.md defines the parts and explains how a trace is read.
 """
 
 from collections import defaultdict
@@ -18,14 +18,14 @@ from training.run_directory.record import compute_dtype
 from training.run_directory.run import Run
 
 PROFILED = ("train", "prefill", "decode")
-IDLE = 0.5  # share of the wall time between instructions from which nothing else is said to bind a program
+IDLE = 0.5  # share of the wall time between instructions above which a program is reported as bound by dispatch
 
 
 def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     """Returns eval/profile.json's content.
 
-    Each program is timed without a profiler (`seconds` a call), then traced for as many calls as
-    `eval.throughput.repeats`. Shares are of the time with instructions under way, and add up to 1 over all parts.
+    Each program is timed without a profiler (`seconds` per call), then traced for `eval.throughput.repeats` calls.
+    Shares are of the time with instructions executing, and add up to 1 over all parts.
     """
     results = {}
     for name in PROFILED:
@@ -42,8 +42,8 @@ def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     }
 
 
-# The CPU compiler of JAX 0.12 makes one function of a small loop, decoding of a tiny model say, and the trace
-# then has no instructions of it. Decoding alone: small loops of a training step are scatters, without names inside.
+# The CPU compiler of JAX 0.12 turns a small loop, such as decoding of a tiny model, into one function, and the trace
+# then has no instructions of it. For decoding only: small loops of a training step are scatters, without names inside.
 OPTIONS = {"xla_disable_hlo_passes": "small-while-loop-hoisting"}
 
 
@@ -51,8 +51,8 @@ def profiled(program: ready.Ready, repeats: int, *, decoding: bool) -> dict[str,
     """Returns the profile of one program.
 
     Args:
-        program: to run.
-        repeats: calls that are traced.
+        program: to profile.
+        repeats: traced calls.
         decoding: see `scopes.owner`.
     """
     compiled, compile_seconds = compile_timed(
@@ -83,18 +83,18 @@ def profiled(program: ready.Ready, repeats: int, *, decoding: bool) -> dict[str,
 
 
 def shares(times: Times, module: Module, calls: int, wall: float) -> dict[str, Any]:
-    """Returns whose the time of a trace is.
+    """Returns the owners of a trace's time.
 
     Args:
         times: of `calls` calls.
         module: the program.
-        calls: that were traced.
-        wall: seconds of a call without a profiler.
+        calls: number of traced calls.
+        wall: seconds per call without a profiler.
 
     Returns:
-        source; busy_seconds a call; between_instructions, the share of the wall time with none under way; unnamed, the
-        share without a scope; spanning, the share of fusions over several parts, shared out by what they compute;
-        shares by part; `by_direction`, with share, seconds and bytes a call; and the answer in words.
+        source; busy_seconds per call; between_instructions, the share of the wall time with none executing; unnamed,
+            the share without a scope; spanning, the share of fusions over several parts, divided by what they compute;
+            shares by part; `by_direction`, with share, seconds and bytes per call; and the answer in words.
     """
     time: dict[Owner, float] = defaultdict(float)
     moved: dict[Owner, float] = defaultdict(float)
@@ -135,11 +135,11 @@ def shares(times: Times, module: Module, calls: int, wall: float) -> dict[str, A
 
 
 def answer(by_part: dict[str, float], idle: float) -> str:
-    """Returns what binds a program, in words: its largest group, and how projection, attention and KV fare."""
+    """Returns what a program is bound by, in words: its largest group, and the shares of the main groups."""
     groups = {name: sum(by_part[part] for part in parts) for name, parts in GROUPS.items()}
     first = max(groups, key=lambda name: groups[name])
     message = dict.fromkeys([first, "projection", "attention", "KV reads and writes"])
     figures = ", ".join(f"{name} {groups[name]:.0%}" for name in message)
     if idle > IDLE:
-        return f"bound by no part: {idle:.0%} of its time passes between instructions (of the rest: {figures})"
+        return f"bound by dispatch: {idle:.0%} of its time is between instructions (of the rest: {figures})"
     return f"bound by {first} ({figures})"

@@ -1,4 +1,4 @@
-"""The three programs whose cost is asked for, at the shapes an evaluation is set to: train step, prefill, decode."""
+"""The three programs whose cost is measured, at the shapes of an evaluation: train step, prefill, decode."""
 
 import functools
 import re
@@ -39,17 +39,17 @@ class Shape:
 
     @property
     def settings(self) -> dict[str, int]:
-        """What a JSON file says of it."""
+        """The shapes for the JSON file."""
         return {**vars(self), "capacity": self.capacity}
 
 
 def shape(config: ConfigDict) -> Shape:
-    """Returns the shapes that `eval.throughput` sets, with the training batch where it leaves them open.
+    """Returns the shapes of `eval.throughput`, with the training batch where they are unset.
 
-    A learned table bounds decode: the prompt is shortened so that the new tokens fit.
+    A learned table limits decode: the prompt is shortened so that the new tokens fit.
 
     Raises:
-      UserError: a learned table does not have so many positions.
+      UserError: a learned table has too few positions.
     """
     expected = config.eval.throughput
     length = prompt = expected.length or config.data.length
@@ -64,12 +64,12 @@ def shape(config: ConfigDict) -> Shape:
 
 
 def element_bytes(config: ConfigDict) -> int:
-    """Returns the bytes of one number of the KV cache."""
+    """Returns the bytes per number of the KV cache."""
     return jnp.dtype(compute_dtype(config)).itemsize
 
 
 def training_config(config: ConfigDict) -> ConfigDict:
-    """Returns the config with the shapes asked for, for the training step."""
+    """Returns the config with the requested shapes, for the training step."""
     result = shape(config)
     changed = validate.from_dict(validate.to_dict(config))
     changed.data.batch_size, changed.data.length = result.batch_size, result.length
@@ -93,7 +93,7 @@ def lower_prefill(config: ConfigDict) -> jax.stages.Lowered:
 
 
 def filled_cache(config: ConfigDict) -> KVCache:
-    """Returns decode's cache with the prompt's slots taken; keys and values are zeros, which cost what others do."""
+    """Returns decode's cache with the prompt's slots filled; keys and values are zeros, which cost the same."""
     result = shape(config)
     cache = KVCache.create(config.model, result.decode_batch_size, result.capacity)
     return cache.place(jnp.zeros((result.decode_batch_size, result.prompt), jnp.int32)).cache
@@ -101,14 +101,14 @@ def filled_cache(config: ConfigDict) -> KVCache:
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
 def decode_steps(graphdef: Any, new_tokens: int, params: Any, cache: KVCache, tokens_B: Array) -> tuple[Array, KVCache]:
-    """Returns int32 [B, new_tokens], greedy steps as `decode.generate` takes them, and the cache with these tokens.
+    """Returns int32 [B, new_tokens], greedy steps as in `decode.generate`, and the cache with these tokens.
 
     Args:
       graphdef: of a Transformer.
-      new_tokens: how many steps.
+      new_tokens: number of steps.
       params: its parameters.
-      cache: holds a prompt, with room for the steps; it is donated.
-      tokens_B: the token each row goes on from.
+      cache: has a prompt, with room for the steps; it is donated.
+      tokens_B: the last token of each row.
     """
     model = nnx.merge(graphdef, decode.narrowed(params, graphdef))
     layers = model.layers()
@@ -127,7 +127,7 @@ def decode_steps(graphdef: Any, new_tokens: int, params: Any, cache: KVCache, to
 
 
 def lower_decode(config: ConfigDict) -> jax.stages.Lowered:
-    """Lowers the decoding of all new tokens with a cache that holds the prompt."""
+    """Lowers the decoding of all new tokens with a cache that contains the prompt."""
     result = shape(config)
     abstract = steps.abstract(config)
     cache = jax.eval_shape(lambda: filled_cache(config))
@@ -143,13 +143,13 @@ LOWERED: dict[str, Callable[[ConfigDict], Any]] = {
 
 
 def kernels_in(lowered: jax.stages.Lowered) -> str:
-    """Returns the attention cores a program holds, by the scopes `attend` runs them in, joined by "+"."""
+    """Returns the attention kernels of a program, by the scopes `attend` runs them in, joined by "+"."""
     result = set(re.findall(rf"attention_({'|'.join(KERNELS)})\b", lowered.as_text(debug_info=True)))
     return "+".join(name for name in KERNELS if name in result)
 
 
 def analysis(compiled: Any) -> dict[str, int] | None:
-    """Returns XLA's account of a compiled program in bytes, None where the platform gives none."""
+    """Returns XLA's account of a compiled program in bytes, None if the platform has none."""
     result = compiled.memory_analysis()
     if result is None:
         return None

@@ -1,4 +1,4 @@
-"""The programs whose cost is measured, with their arguments: a train step, a forward pass, prefill, decode."""
+"""The measured programs with their arguments: a train step, a forward pass, prefill, decode."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,10 +23,10 @@ class Ready:
 
     Attributes:
         lowered: to compile.
-        start: makes the first state that `call` gets; nothing of the run itself is donated.
-        call: (compiled, state) -> the next state, which also holds all that the program gave out.
-        tokens: that one call works through.
-        shape: batch_size, length, ..., and the attention core.
+        start: makes the first state for `call`; nothing of the run itself is donated.
+        call: (compiled, state) -> the next state, which includes the program's outputs.
+        tokens: processed by one call.
+        shape: batch_size, length, ..., and the attention kernel.
     """
 
     lowered: jax.stages.Lowered
@@ -54,7 +54,7 @@ def train(run: Run) -> Ready:
 
 
 def forward(run: Run) -> Ready:
-    """Returns the loss of every token of a training batch, without gradients."""
+    """Returns the losses of all tokens of a training batch, without gradients."""
     config = programs.training_config(run.config)
     batch = {name: x for name, x in _batch(config).items() if name != "weights"}
     shapes = steps.batch_shapes(batch)
@@ -70,7 +70,7 @@ def prefill(run: Run) -> Ready:
     tokens = _tokens(rows, length, config.model.vocab_size)
 
     def call(compiled: Any, cache: Any) -> Any:
-        # The cache is donated and comes back full; emptied, the next prompt may have it.
+        # The cache is donated and comes back full; it is emptied for the next prompt.
         return dataclasses.replace(compiled(run.params, cache, tokens)[1], length=jnp.zeros((), jnp.int32))
 
     lowered = programs.lower_prefill(config)
@@ -79,7 +79,7 @@ def prefill(run: Run) -> Ready:
 
 
 def decode(run: Run) -> Ready:
-    """Returns greedy decoding of the new tokens from a cache that holds the prompt."""
+    """Returns greedy decoding of the new tokens from a cache that contains the prompt."""
     config = run.config
     result = programs.shape(config)
     rows, new = result.decode_batch_size, result.new_tokens

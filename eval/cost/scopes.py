@@ -1,9 +1,9 @@
-"""From the name of an instruction to the part of the model it belongs to: `jax.named_scope` as XLA keeps it.
+"""From the name of an instruction to its part of the model: `jax.named_scope` as XLA keeps it.
 
 XLA gives an instruction the path of scopes it was traced in, such as
-`jit(step)/transpose(jvp(attention))/attention_blocked/value_mixing/dot_general`. The innermost scope that is known here
-decides the part; `transpose(` says that it belongs to the backward pass, as what a rematerialised block computes again
-there does. A path without a known scope is unnamed.
+`jit(step)/transpose(jvp(attention))/attention_blocked/value_mixing/dot_general`. The innermost known scope determines
+the part; `transpose(` marks the backward pass, including what a rematerialized block recomputes there. A path without a
+known scope is unnamed.
 """
 
 import re
@@ -15,7 +15,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "QKV projection",
         ("qkv_projection", "query_projection", "kv_projection", "kv_up_projection", "absorbed_query", "absorbed_value"),
     ),
-    "positions": ("turning by position", ("rotation",)),
+    "positions": ("rotation by position", ("rotation",)),
     "attention_scores": ("attention scores, softmax", ("attention_scores", "query_key")),
     "value_mixing": ("value mixing", ("value_mixing",)),
     "attention_other": (
@@ -35,7 +35,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "rest": ("the rest", ("residual", "layer_slices", "micro_batches", "sampling")),
     "unnamed": ("unnamed", ()),
 }
-# What decides which of three an arm is bound by; the other parts are named one by one.
+# The three groups that an arm can be bound by; the other parts are listed one by one.
 GROUPS: dict[str, tuple[str, ...]] = {
     "projection": ("qkv_projection", "output_projection"),
     "attention": ("positions", "attention_scores", "value_mixing", "attention_other"),
@@ -47,16 +47,16 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "the rest": ("rest", "unnamed"),
 }
 DIRECTIONS = ("forward", "backward", "update")
-# Arguments of the programs, whose copies belong to whoever keeps them.
+# Arguments of the programs, whose copies belong to the part that keeps them.
 ARGUMENTS = {"params": "rest", "opt_state": "optimizer", "cache": "kv_write", "batch": "embedding_logits"}
-# One query against a cache: both products read it whole and do little with each number, so they are its reading.
+# One query against a cache: both matmuls read it whole and do little per number, so they count as reading it.
 READS_CACHE = ("query_key", "value_mixing")
 
 _PART_OF = {scope: part for part, (_, scopes) in PARTS.items() for scope in scopes}
 
 
 class Owner(NamedTuple):
-    """Whom an instruction's time belongs to."""
+    """The owner of an instruction's time."""
 
     part: str  # of PARTS
     direction: str  # of DIRECTIONS
@@ -66,11 +66,11 @@ UNNAMED = Owner("unnamed", "forward")
 
 
 def owner(op_name: str, *, decoding: bool = False) -> Owner | None:
-    """Returns whose an instruction of this `op_name` is; None where it names no scope.
+    """Returns the owner of an instruction with this `op_name`; None if it names no scope.
 
     Args:
-        op_name: XLA's; where several are joined by ";", the first that is known counts.
-        decoding: the program attends from single queries to a cache, so that the products are the cache's reading.
+        op_name: XLA's; of several joined by ";", the first known one counts.
+        decoding: the program attends from single queries to a cache, so that the matmuls count as reading the cache.
     """
     if re.search(r"while/(?:body/add|cond/lt)$", op_name):
         return Owner("rest", "forward")  # a loop's counter

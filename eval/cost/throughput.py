@@ -1,4 +1,4 @@
-"""Tokens a second of a training step, forward, prefill and decode, and how near they come to what the device can do."""
+"""Tokens per second of a training step, forward, prefill and decode, and their share of the device's peak rates."""
 
 import itertools
 from typing import Any
@@ -22,14 +22,14 @@ from training.step import train_step as steps
 def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     """Returns eval/throughput.json's content.
 
-    Each figure is the median of `repeats` measurements after warm-up, `spread` its quartiles; compilation is apart, and
-    the device is waited for before the clock stops. `decode` is greedy generation of `new_tokens` from a cache that
-    holds a prompt of `length` tokens; the prompt's own time is `prefill`. `kernel` is the attention core in the program
-    that ran, or several.
+    Each figure is the median of `repeats` measurements after warm-up, `spread` its quartiles; compilation is excluded,
+    and the clock stops after `block_until_ready`. `decode` is greedy generation of `new_tokens` from a cache with a
+    prompt of `length` tokens; the prompt's own time is `prefill`. `kernel` is the attention kernel in the program that
+    ran, or several.
 
-    `mfu` of train and forward: FLOPs by formula over the time and the device's own measured rate of a matrix product
-    (`peak`). `bandwidth_share` of decode: the bytes that a step must read, over the time and a measured copy's rate.
-    `grid` has all programs over `eval.throughput.batch_sizes` x `lengths`; what does not fit has a `reason` instead.
+    `mfu` of train and forward: FLOPs by formula over the time and the device's own measured matmul rate (`peak`).
+    `bandwidth_share` of decode: the bytes that a step must read, over the time and a measured copy's rate. `grid` has
+    all programs over `eval.throughput.batch_sizes` x `lengths`; a cell that does not fit has a `reason` instead.
     """
     dtype = compute_dtype(run.config)
     progress.say("throughput: the device's peaks")
@@ -54,13 +54,13 @@ def timed(run: Run, name: str, best: dict[str, Any] | None = None, *, room: floa
     """Returns the times of one program of `ready.PROGRAMS` at the shapes of config.eval.throughput.
 
     Args:
-        run: whose parameters.
+        run: provides the parameters.
         name: the program's.
-        best: what `peaks.peaks` returned, to compare with.
-        room: bytes that the program may take; None: it runs anyhow.
+        best: from `peaks.peaks`, to compare with.
+        room: bytes that the program may take; None: no limit.
 
     Raises:
-        UserError: it would take more, as compiled; nothing has run then.
+        UserError: the compiled program would take more; nothing has run then.
     """
     program = ready.PROGRAMS[name](run)
     compiled, compile_seconds = compile_timed(program.lowered)
@@ -74,10 +74,10 @@ def timed(run: Run, name: str, best: dict[str, Any] | None = None, *, room: floa
 
 
 def utilisation(config: ConfigDict, name: str, results: dict[str, Any], best: dict[str, Any]) -> dict[str, Any]:
-    """Returns what a program reached of the device's peaks.
+    """Returns a program's share of the device's peaks.
 
-    MFU counts FLOPs as `counting.flops_per_token` does. Prefill has none: it computes logits, and the last layer, for
-    last tokens alone.
+    MFU counts FLOPs as `counting.flops_per_token` does. Prefill has none: it computes logits, and the last layer, only
+    for last tokens.
     """
     if name in ("train", "forward"):
         counted = counting.flops_per_token(config.model, results["length"])
@@ -95,7 +95,7 @@ def utilisation(config: ConfigDict, name: str, results: dict[str, Any], best: di
 def step_bytes(config: ConfigDict, rows: int, capacity: int) -> int:
     """Returns the bytes that one decoding step must read: the parameters it multiplies by, and the cache's slots.
 
-    Of an embedding table that is not the output matrix too, only rows are read; they are left out.
+    Of an embedding table that is not also the output matrix, only rows are read; they are left out.
     """
     abstract = steps.abstract(config)
     narrowed = jax.eval_shape(lambda params: decode.narrowed(params, abstract.graphdef), abstract.params)
@@ -107,7 +107,7 @@ def step_bytes(config: ConfigDict, rows: int, capacity: int) -> int:
 
 
 def places(config: ConfigDict) -> list[tuple[str, int, int]]:
-    """Returns the grid's cells: (program, batch size, length); none where neither grid is set."""
+    """Returns the grid's cells: (program, batch size, length); empty if no grid is set."""
     expected = config.eval.throughput
     if not expected.batch_sizes and not expected.lengths:
         return []
@@ -120,7 +120,7 @@ def places(config: ConfigDict) -> list[tuple[str, int, int]]:
 
 
 def cell(run: Run, best: dict[str, Any], name: str, rows: int, length: int) -> dict[str, Any]:
-    """Returns one cell of the grid: its times, or the reason why it has none."""
+    """Returns one cell of the grid: its times, or the reason for having none."""
     shaped = ready.at(run, batch_size=rows, decode_batch_size=rows, length=length)
     place = {"program": name, "batch_size": rows, "length": length}
     try:
@@ -130,7 +130,7 @@ def cell(run: Run, best: dict[str, Any], name: str, rows: int, length: int) -> d
 
 
 def free() -> float:
-    """Returns the bytes that are free: on the device where it counts them, else in this machine."""
+    """Returns the free bytes: on the device if it counts them, else in this machine."""
     stats = jax.devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return float(stats["bytes_limit"] - stats["bytes_in_use"])

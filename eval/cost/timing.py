@@ -1,4 +1,4 @@
-"""A stopwatch for compiled functions: compilation apart, warm-up dropped, the device waited for."""
+"""A stopwatch for compiled functions: separate compilation, warm-up dropped, waiting for the device."""
 
 import os
 import time
@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
-WARM_UP = 2  # calls thrown away: the first ones fill caches and allocate
-SHORTEST = 0.05  # seconds a repeat lasts at least; shorter calls are repeated within it, or the clock would be measured
+WARM_UP = 2  # discarded calls: the first ones fill caches and allocate
+SHORTEST = 0.05  # minimum seconds of a repeat; shorter calls are repeated within it, for the clock's resolution
 
 
 def compile_timed(lowered: jax.stages.Lowered, options: dict[str, Any] | None = None) -> tuple[Any, float]:
-    """Compiles a lowered program, under options of XLA; returns (compiled, seconds it took)."""
+    """Compiles a lowered program, with options of XLA; returns (compiled, seconds)."""
     start = time.perf_counter()
     compiled = lowered.compile(options)
     return compiled, time.perf_counter() - start
@@ -23,13 +23,13 @@ def measure(call: Callable[[Any], Any], state: Any, *, repeats: int, warm_up: in
     """Times `state = call(state)`, which lets a training step donate its state.
 
     Args:
-      call: one unit of work; its result is waited for before the clock stops.
-      state: what the first call gets.
-      repeats: measurements returned, each the mean of as many calls as SHORTEST asks for.
+      call: one unit of work; the clock stops when its result is ready.
+      state: of the first call.
+      repeats: returned measurements, each the mean of as many calls as SHORTEST needs.
       warm_up: calls before the first measurement.
 
     Returns:
-      Seconds a call, [repeats].
+      Seconds per call, [repeats].
     """
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}")
@@ -50,7 +50,7 @@ def measure(call: Callable[[Any], Any], state: Any, *, repeats: int, warm_up: in
 
 
 def device() -> dict[str, Any]:
-    """Returns what times were measured on: the device, and of this machine the cores that JAX could have used."""
+    """Returns the device of measurements, and this machine's cores that JAX could have used."""
     result = jax.devices()[0]
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
@@ -59,13 +59,13 @@ def device() -> dict[str, Any]:
         "count": 1,
         "cores": os.cpu_count(),  # of the machine
         "affinity": here,  # cores that this process may run on
-        "NPROC": os.environ.get("NPROC"),  # bounds XLA's threads where it is set
-        "load": [round(load, 2) for load in os.getloadavg()],  # of 1, 5 and 15 minutes: neighbours slow a CPU down
+        "NPROC": os.environ.get("NPROC"),  # limits XLA's threads if it is set
+        "load": [round(load, 2) for load in os.getloadavg()],  # over 1, 5 and 15 minutes: other load slows a CPU down
     }
 
 
 def summary(seconds: np.ndarray, tokens: int, compile_seconds: float, **shape: Any) -> dict[str, Any]:
-    """Turns measurements into a JSON entry: the median rate in tokens/s, its quartiles, the median seconds a call."""
+    """Returns measurements as a JSON entry: the median rate in tokens/s, its quartiles, the median seconds per call."""
     low, middle, high = np.quantile(seconds, [0.25, 0.5, 0.75])
     return {
         "tokens_per_second": float(tokens / middle),

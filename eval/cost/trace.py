@@ -1,7 +1,7 @@
-"""Times of instructions from a trace: of the CPU through `jax.profiler.ProfileData`, of a GPU or TPU through xprof.
+"""Times of instructions from a trace: on the CPU through `jax.profiler.ProfileData`, on GPUs and TPUs through xprof.
 
-On the CPU, instructions run side by side on several threads, a product's own work on any of them; so each moment of the
-trace is shared out evenly over the instructions under way in it. What passes with none under way is told apart.
+On the CPU, instructions run in parallel on several threads, a matmul's own work on any of them; so each moment of the
+trace is divided evenly over the instructions executing in it. The time with none executing is separate.
 """
 
 import json
@@ -22,13 +22,13 @@ NANO = 1e-9
 
 @dataclass(frozen=True)
 class Times:
-    """What a trace says of one module.
+    """The times of one module in a trace.
 
     Attributes:
-        seconds: of each instruction, all calls together.
-        counts: how often each was executed.
-        busy: seconds with an instruction under way (on a GPU or TPU the sum of `seconds`).
-        source: what read the trace.
+        seconds: of each instruction, summed over calls.
+        counts: executions of each.
+        busy: seconds with an instruction executing (on a GPU or TPU the sum of `seconds`).
+        source: the reader of the trace.
     """
 
     seconds: dict[str, float]
@@ -41,7 +41,7 @@ def record(work: Callable[[], Any], module: Module) -> Times:
     """Traces `work`, which must wait for its results, and returns the times of the module's instructions.
 
     Raises:
-        UserError: on a GPU or TPU, xprof is not installed, or finds nothing of the module.
+        UserError: on a GPU or TPU, xprof is not installed, or has nothing of the module.
     """
     options = ProfileOptions()
     options.python_tracer_level = 0  # it would take longer than small instructions do
@@ -56,7 +56,7 @@ def record(work: Callable[[], Any], module: Module) -> Times:
 
 
 def from_cpu(data: ProfileData, module: Module) -> Times:
-    """Reads the thunks that XLA's CPU runtime recorded, those that ended on another thread included."""
+    """Reads the thunks that XLA's CPU runtime recorded, including those that ended on another thread."""
     starts: dict[Any, tuple[str, float, float]] = {}
     ends: dict[Any, float] = {}
     for plane in data.planes:
@@ -79,13 +79,13 @@ def from_cpu(data: ProfileData, module: Module) -> Times:
 
 
 def shared(spans: Iterable[tuple[str, float, float]]) -> dict[str, float]:
-    """Shares each moment evenly over the spans that cover it.
+    """Divides each moment evenly over the spans that cover it.
 
     Args:
         spans: (name, start, end) in nanoseconds.
 
     Returns:
-        Seconds by name; together the time that is covered.
+        Seconds by name; their sum is the covered time.
     """
     edges: list[tuple[float, int, int, str]] = []
     for number, (name, start, end) in enumerate(spans):
@@ -126,10 +126,10 @@ def from_xprof(path: Path, module: Module) -> Times:
 
 
 def from_table(table: str | bytes, module: Module) -> Times:
-    """Reads the JSON of `hlo_stats`; what is not of the module is left out.
+    """Reads the JSON of `hlo_stats`; entries of other modules are left out.
 
     Raises:
-        UserError: nothing of it is.
+        UserError: none is of the module.
     """
     result = json.loads(table)
     columns = [column["id"] for column in result["cols"]]

@@ -1,8 +1,8 @@
-"""Equivalence: every core and layout a config could use against the reference, on this device.
+"""Equivalence: every kernel and layout a config could use against the reference, on this device.
 
-The check to run before a sweep. An attention layer of each kind the config has runs under every core; the whole model
-runs split and fused, scanned and unrolled, rematerialised and not, packed, padded and through its cache. What must be
-equal is compared in output and gradient, against tolerances that are stated.
+To be run before a sweep. An attention layer of each kind in the config runs under every kernel; the whole model runs
+split and fused, scanned and unrolled, with and without rematerialization, packed, padded and through its cache. Outputs
+and gradients that must be equal are compared with stated tolerances.
 """
 
 import time
@@ -29,19 +29,19 @@ def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
 
 
 def check(config: ConfigDict, progress: Quiet, params: Any = None) -> dict[str, Any]:
-    """Compares all there is to compare, and shows the table.
+    """Runs all comparisons, and shows the table.
 
     Args:
         config: a resolved config; `eval.equivalence` sets the shapes.
-        progress: whom to tell.
-        params: of its model; None: its first ones.
+        progress: for messages.
+        params: of its model; None: its initial ones.
 
     Returns:
         `rows`, each with its largest absolute and relative error, its tolerance, whether that is `exceeded`, or the
-        `reason` why there is nothing to compare; and `passed`, whether none is exceeded.
+            `reason` if there is nothing to compare; and `passed`, whether none is exceeded.
 
     Raises:
-        UserError: shapes at which nothing can be told.
+        UserError: shapes too small for the comparison.
     """
     start = time.perf_counter()
     tried = settings(config, params)
@@ -95,8 +95,8 @@ def cells(row: Row) -> list[str]:
 
 
 def summary(rows: list[Row]) -> str:
-    """Returns how it ended, in a line."""
+    """Returns the result in one line."""
     bad, absent = sum(row.exceeded for row in rows), sum(row.reason is not None for row in rows)
     made = len(rows) - absent
-    verdict = f"{bad} of {made} comparisons exceed their tolerance" if bad else f"all {made} comparisons hold"
+    verdict = f"{bad} of {made} comparisons exceed their tolerance" if bad else f"all {made} comparisons pass"
     return f"equivalence: {verdict}; {absent} do not apply"

@@ -1,8 +1,8 @@
-"""python -m eval.equivalence: every core and layout a config could use against the reference, on this device.
+"""python -m eval.equivalence: every kernel and layout a config could use against the reference, on this device.
 
-For a run, or for a config before anything is trained. Exits with 1 where a tolerance is exceeded. With --target nothing
-runs: every core is compiled at the config's shapes for a chip that need not be here, and 1 says that one which should
-compile does not.
+For a run, or for a config before training. Exits with 1 if a tolerance is exceeded. With --target nothing runs: every
+kernel is compiled at the config's shapes for a chip that need not be here, and 1 means that one which should compile
+does not.
 """
 
 import argparse
@@ -30,12 +30,12 @@ def main(argv: Sequence[str]) -> int:
     if (args.workdir is None) == (args.config is None):
         raise UserError("give either --workdir=RUN or --config=FILE (see --help)")
     if args.workdir is not None and args.out is not None:
-        raise UserError("--out: goes with --config; a run's file is RUN/eval/equivalence.json")
+        raise UserError("--out: needs --config; a run's file is RUN/eval/equivalence.json")
     if args.target is not None:
         return _compiled(args, overrides)
     for name in options.GRID:
         if getattr(args, name) is not None:
-            raise UserError(f"--{name}: goes with --target")
+            raise UserError(f"--{name}: needs --target")
     compilation.enable_cache()
     if args.workdir is not None:
         result = command.evaluate(args.workdir, ["equivalence"], command.eval_settings(overrides), Reporter())[
@@ -52,7 +52,7 @@ def _compiled(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Compiles for --target; returns the exit code."""
     for name in ("workdir", "length", "batch"):
         if getattr(given, name) is not None:
-            raise UserError(f"--{name}: does not go with --target, which takes the shapes of --config")
+            raise UserError(f"--{name}: cannot be combined with --target, which uses the shapes of --config")
     compile_only.check(given.target)
     config = validate.resolve(cli.load(given.config, overrides))
     startup.flags()

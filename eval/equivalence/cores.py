@@ -1,4 +1,4 @@
-"""Attention layers under every core, against the same layers under the reference."""
+"""Attention layers under every kernel, against the same layers under the reference."""
 
 import contextlib
 import dataclasses
@@ -17,22 +17,22 @@ from models import initial, kernels, positions
 from models.attention import Rows
 from models.pattern import plans
 
-PALLAS = {"splash": "tpu", "flash": "tpu", "fused": "gpu"}  # core -> the platform it is interpreted for on a CPU
-INTERPRETED = 512  # tokens a row up to which a Pallas core is interpreted where it cannot run: it is slow
+PALLAS = {"splash": "tpu", "flash": "tpu", "fused": "gpu"}  # kernel -> the platform it is interpreted for on a CPU
+INTERPRETED = 512  # tokens per row up to which a Pallas kernel is interpreted if it cannot run: it is slow
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A layer that is unlike those before it, and the rows it is tried on."""
+    """A layer that differs from those before it, and the rows it is tested on."""
 
     index: int
-    scheme: int  # which of the layers with its kind of positions
+    scheme: int  # its index among the layers with its kind of positions
     label: str
     packed: bool
 
 
 def rows(setting: Setting) -> Iterator[Row]:
-    """Yields rows for every core on every kind of layer that the config has."""
+    """Yields rows for every kernel on every kind of layer in the config."""
     for layer in layers(setting):
         expected = under(setting, layer, "reference")
         for core in kernels.KERNELS:
@@ -41,7 +41,7 @@ def rows(setting: Setting) -> Iterator[Row]:
             row = Row(f"core {core}", "core reference", "output", setting.dtype, layer.label)
             platform = _interpreted(core, setting.length)
             if platform is not None:
-                row = dataclasses.replace(row, note=f"interpreted: this is no {platform.upper()}")
+                row = dataclasses.replace(row, note=f"interpreted: this is not a {platform.upper()}")
             try:
                 with contextlib.nullcontext() if platform is None else kernels.interpreting(platform):
                     got = under(setting, layer, core)
@@ -53,14 +53,14 @@ def rows(setting: Setting) -> Iterator[Row]:
 
 
 def _interpreted(core: str, length: int) -> str | None:
-    """Returns the platform that a core is interpreted for, None where it is not."""
+    """Returns the platform that a kernel is interpreted for, or None."""
     here = jax.default_backend()
     runs = here == "tpu" or (core == "fused" and here == "gpu")
     return None if runs or length > INTERPRETED else PALLAS.get(core)
 
 
 def layers(setting: Setting) -> list[Layer]:
-    """Returns one layer of each kind, as whole rows and, where the config packs documents, packed."""
+    """Returns one layer of each kind, with whole rows and, if the config packs documents, packed rows."""
     result, seen = [], set()
     every = plans(setting.model)
     unlike = len({plan.heads for plan in every}) > 1
@@ -79,10 +79,10 @@ def layers(setting: Setting) -> list[Layer]:
 
 
 def under(setting: Setting, layer: Layer, core: str) -> Outcome:
-    """Returns a layer's output and its gradients (of its input and of its own parameters) under a core.
+    """Returns a layer's output and its gradients (of its input and of its own parameters) under a kernel.
 
     Raises:
-        ConfigError: the core cannot do what the layer asks for.
+        ConfigError: the kernel does not support the layer.
     """
     plan = plans(setting.model)[layer.index]
     model = nnx.merge(initial.abstract(setting.model)[0], setting.params)
@@ -124,7 +124,7 @@ def _merge(graph: Any, state: Any) -> Any:
 
 
 def _documents(setting: Setting) -> Rows:
-    """Returns rows of two documents, unlike in each row, and a little padding at the end."""
+    """Returns rows of two documents, different in each row, and a little padding at the end."""
     positions, segments = np.zeros((2, setting.batch, setting.length), np.int32)
     for row in range(setting.batch):
         end = setting.length - 2

@@ -17,15 +17,15 @@ from models.decoding.kv_cache import KVCache
 from models.transformer import Transformer
 
 NO_GRADIENT = "decoding is not differentiated"
-# Of caches that round what they hold: a share of the largest logit. Int8 rounds at 1/254 of a token's largest number,
-# fp8 (e4m3) at 1/16 of each number.
+# Rounding of caches, relative to the largest logit: int8 rounds at 1/254 of a token's largest number, fp8 (e4m3) at
+# 1/16 of each number.
 ROUNDED = {"int8": 2**-4, "fp8": 2**-2}
-PREFIXES = 5  # lengths at which a row is read whole where its frequencies depend on its length
+PREFIXES = 5  # lengths at which a row is read whole if its frequencies depend on its length
 
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-    """A model and its compiled programs; prefill and steps are those that generation runs."""
+    """A model and its compiled programs; prefill and steps are those used in generation."""
 
     setting: Setting
     graphdef: Any
@@ -37,7 +37,7 @@ class Programs:
         return nnx.merge(self.graphdef, self.setting.params)
 
     def whole(self, *arguments: Any) -> np.ndarray:
-        """Returns the logits [B, T, V] of whole rows: tokens, maybe positions and segments."""
+        """Returns the logits [B, T, V] of whole rows: tokens, optionally positions and segments."""
         with self.setting.precise():
             return np.asarray(self.forward(self.setting.params, *arguments))
 
@@ -48,20 +48,20 @@ class Programs:
         return np.asarray(logits), cache
 
     def step(self, cache: KVCache, tokens_B: np.ndarray) -> tuple[np.ndarray, KVCache]:
-        """Returns the logits [B, V] after one more token a row, and the cache with it."""
+        """Returns the logits [B, V] after one more token per row, and the updated cache."""
         with self.setting.precise():
             logits, cache = decode.step(self.graphdef, self.setting.params, cache, tokens_B)
         return np.asarray(logits), cache
 
 
 def rows(setting: Setting) -> Iterator[Row]:
-    """Yields rows for decoding whole rows, left-padded rows, and through every storage of the cache."""
+    """Yields rows for decoding whole rows, left-padded rows, and every storage of the cache."""
     made = programs(setting, setting.model)
     tokens = setting.tokens()
     prompt = setting.length // 2
     changing = made.model._uses_lengths
     expected = growing(made, tokens, prompt) if changing else made.whole(tokens)[:, prompt - 1 :]
-    note = f"the forward at {PREFIXES} lengths, each its own frequencies" if changing else ""
+    note = f"the forward at {PREFIXES} lengths, each with its own frequencies" if changing else ""
     row = Row("decoding", "the forward", "output", setting.dtype, note=note)
     at = _lengths(setting.length, prompt) - prompt if changing else slice(None)
     decoded = through_cache(made, tokens, prompt)
@@ -80,7 +80,7 @@ def rows(setting: Setting) -> Iterator[Row]:
 
 
 def programs(setting: Setting, model: ConfigDict) -> Programs:
-    """Returns the programs of a resolved config.model, compiled when first called."""
+    """Returns the programs of a resolved config.model, compiled at their first call."""
     graphdef = initial.abstract(model)[0]
     forward = jax.jit(lambda params, *arguments: nnx.merge(graphdef, params)(*arguments))
     return Programs(setting, graphdef, forward)
@@ -107,10 +107,10 @@ def through_cache(made: Programs, tokens: np.ndarray, prompt: int, padding: np.n
 
     Args:
         made: the programs.
-        tokens: whole rows; those after the prompt are fed whatever the logits say.
-        prompt: tokens, padding among them, that are read at once.
-        padding: how much of it stands before each row; the logits are still those of the tokens from prompt - 1 on, and
-            end earlier by the most.
+        tokens: whole rows; those after the prompt are fed whatever the logits are.
+        prompt: number of tokens, including padding, that are read at once.
+        padding: number of padding tokens before each row; the logits are still those of the tokens from prompt - 1 on,
+            and end earlier by the maximum.
     """
     rows, length = tokens.shape
     cache = made.model.cache(rows, length)
@@ -128,7 +128,7 @@ def through_cache(made: Programs, tokens: np.ndarray, prompt: int, padding: np.n
 
 
 def _padded(tokens: np.ndarray, padding: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns tokens of the same shape moved right behind padding, their positions and their segments."""
+    """Returns tokens of the same shape shifted right behind padding, their positions and their segments."""
     places = np.arange(tokens.shape[1])[None] - padding[:, None]
     real = places >= 0
     positions = np.maximum(places, 0).astype(np.int32)
@@ -137,13 +137,13 @@ def _padded(tokens: np.ndarray, padding: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _storages(setting: Setting, tokens: np.ndarray, prompt: int, decoded: np.ndarray) -> Iterator[Row]:
-    """The same through caches that round what they hold, against the one the model has."""
+    """The same through caches that round, against the one the model has."""
     if "kv_storage" not in setting.model.attention:
         return
     for storage, most in ROUNDED.items():
         row = Row(f"{storage} cache", "the config's cache", "output", setting.dtype)
         if setting.model.attention.kv_storage == storage:
-            yield dataclasses.replace(row, part="output, gradient", reason="is the config's own")
+            yield dataclasses.replace(row, part="output, gradient", reason="is the config's storage")
             continue
         made = programs(setting, setting.having(attention__kv_storage=storage))
         rounded = through_cache(made, tokens, prompt)
@@ -153,5 +153,5 @@ def _storages(setting: Setting, tokens: np.ndarray, prompt: int, decoded: np.nda
 
 
 def _tolerances(setting: Setting, rounding: float | None) -> dict[str, float] | None:
-    """Returns what is allowed where a cache rounds what it holds; None: as everywhere."""
+    """Returns the tolerances for a rounding cache; None: the default ones."""
     return None if rounding is None else {"output": rounding + TOLERANCES[setting.dtype]["output"]}

@@ -1,4 +1,4 @@
-"""The whole model in every layout it could have, and its rows packed and padded, in output and gradient."""
+"""The whole model in every possible layout, and its rows packed and padded, in output and gradient."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PARTS = ("query", "key", "value")
 
 
 def rows(setting: Setting) -> Iterator[Row]:
-    """Yields rows for QKV, scan, rematerialisation, packing and padding."""
+    """Yields rows for QKV, scan, rematerialization, packing and padding."""
     batch = programs.plain(setting.tokens())
     expected = programs.outcome(setting, programs.compiled(setting), batch)
     yield from qkv(setting, batch, expected)
@@ -29,16 +29,16 @@ def rows(setting: Setting) -> Iterator[Row]:
 
 
 def qkv(setting: Setting, batch: Batch, expected: Outcome) -> Iterator[Row]:
-    """The other layout of the projections, its parameters laid out anew and its gradients laid back."""
+    """The other layout of the projections, with converted parameters and gradients."""
     own = setting.model.attention.qkv
     other = "split" if own == "fused" else "fused"
     row = Row(f"{other} QKV", f"{own} QKV", "output", setting.dtype)
     if setting.model.attention.kind == "mla":
-        reason = "latent attention has projections of its own"
+        reason = "latent attention has other projections"
         yield dataclasses.replace(row, part="output, gradient", reason=reason)
         return
     if setting.model.attention.tie_kv or setting.model.attention.kv_share > 1:
-        reason = "a layer without keys or without values of its own has no fused matrix"
+        reason = "a layer without its own keys or values has no fused matrix"
         yield dataclasses.replace(row, part="output, gradient", reason=reason)
         return
     pure = nnx.to_pure_dict(setting.params)
@@ -53,7 +53,7 @@ def qkv(setting: Setting, batch: Batch, expected: Outcome) -> Iterator[Row]:
 
 
 def scan(setting: Setting, batch: Batch, expected: Outcome) -> Iterator[Row]:
-    """Layers as one compiled loop where the config unrolls them on this device, and the other way round."""
+    """Layers as one compiled loop if the config unrolls them on this device, and the reverse."""
     model = setting.model
     scans = nnx.eval_shape(lambda: Transformer(model, rngs=nnx.Rngs(0))).scan
     names = ("unrolled layers", "scanned layers") if scans else ("scanned layers", "unrolled layers")
@@ -67,7 +67,7 @@ def scan(setting: Setting, batch: Batch, expected: Outcome) -> Iterator[Row]:
 
 
 def remat(setting: Setting, batch: Batch, expected: Outcome) -> Iterator[Row]:
-    """Activations computed again in the backward pass, or not."""
+    """Activations recomputed in the backward pass, or not."""
     own = setting.model.remat
     for way in fields.choices("model.remat"):
         if way != own:
@@ -108,7 +108,7 @@ def documents(setting: Setting) -> Iterator[Row]:
     row = Row("packed documents", "each by itself", "output", setting.dtype)
     yield from compared(row, Outcome({"logits": logits}, result.gradient), expected)
 
-    # The first documents again, at the end of their rows; the others weigh nothing in the gradient.
+    # The first documents again, at the end of their rows; the others have no weight in the gradient.
     start = [(0, 0), (length - half, 0)]
     first = {name: leaf.reshape(setting.batch, 2, half)[:, 0] for name, leaf in alone.items()}
     padded = {name: np.pad(leaf, start) for name, leaf in first.items()}

@@ -1,4 +1,4 @@
-"""The programs that are compared: a model's logits and gradients, and one attention layer's."""
+"""The compared programs: a model's logits and gradients, and those of one attention layer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ Batch = Mapping[str, Any]
 def compiled(setting: Setting, model: ConfigDict | None = None) -> Any:
     """Returns a function of (params, batch) -> (logits [B, T, V], gradients), compiled for the batch's shapes.
 
-    A batch holds tokens, targets and weights, maybe positions and segments. The gradient is that of the mean loss.
+    A batch has tokens, targets and weights, optionally positions and segments. The gradient is that of the mean loss.
     """
     graphdef = initial.abstract(setting.model if model is None else model)[0]
 
@@ -39,7 +39,7 @@ def compiled(setting: Setting, model: ConfigDict | None = None) -> Any:
 
 
 def plain(tokens: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns a batch of whole rows, each token's target the next one."""
+    """Returns a batch of whole rows, with the next token as each token's target."""
     return {
         "tokens": tokens,
         "targets": np.roll(tokens, -1, axis=1),
@@ -48,6 +48,6 @@ def plain(tokens: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def outcome(setting: Setting, run: Any, batch: Batch, params: Any = None) -> Outcome:
-    """Returns what a compiled program gives."""
+    """Returns the outputs of a compiled program."""
     logits, gradients = run(setting.params if params is None else params, batch)
     return Outcome({"logits": logits}, named(nnx.to_pure_dict(gradients)))

@@ -1,4 +1,4 @@
-"""A comparison: what was held against what, how far apart they are, and how far apart they may be."""
+"""A comparison: what was compared with what, the error, and its tolerance."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ from typing import Any
 import jax
 import numpy as np
 
-# How far a tensor may be from its counterpart, as a share of the counterpart's largest number. A float32 product summed
-# in another order moves by some 1e-6; bfloat16 rounds at 2^-8, and a gradient meets many roundings on its way back.
+# Tolerance of a tensor's error, relative to the reference's largest number. A float32 matmul summed in another order
+# changes by about 1e-6; bfloat16 rounds at 2^-8, and a gradient passes through many roundings.
 TOLERANCES: dict[str, dict[str, float]] = {
     "float32": {"output": 5e-5, "gradient": 2e-4},
     "bfloat16": {"output": 2**-5, "gradient": 2**-4},
 }
-# A gradient that ought to be zero (a key bias, say, which softmax does not see) is noise beside the others; it is
-# measured against this share of the largest gradient there is.
+# A gradient that is mathematically zero (such as a key bias's, which softmax ignores) is noise; its error is measured
+# relative to this share of the largest gradient.
 LEAST_SHARE = 0.01
 
 
@@ -22,16 +22,16 @@ LEAST_SHARE = 0.01
 class Row:
     """One line of the table. `reason` says why there is nothing to compare; then there are no errors."""
 
-    what: str  # what was tried
+    what: str  # what was tested
     against: str  # what it must equal
     part: str  # output or gradient
     dtype: str
-    where: str = ""  # the layers, or the rows, it was tried on
+    where: str = ""  # the layers, or the rows, of the test
     absolute: float | None = None  # largest difference
     relative: float | None = None  # the same, over the largest number of its tensor
     tolerance: float | None = None  # of `relative`
-    worst: str = ""  # the tensor that is furthest off
-    note: str = ""  # how it was run, where that is not plain
+    worst: str = ""  # the tensor with the largest error
+    note: str = ""  # how it was run, if unusual
     reason: str | None = None
 
     @property
@@ -41,25 +41,25 @@ class Row:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """What a JSON file says of it."""
+        """The row for a JSON file."""
         return {**dataclasses.asdict(self), "exceeded": self.exceeded}
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a program gave: tensors by name."""
+    """The outputs of a program: tensors by name."""
 
     output: Mapping[str, Any]
     gradient: Mapping[str, Any] | None = None
 
 
 def compared(row: Row, got: Outcome, expected: Outcome, tolerances: Mapping[str, float] | None = None) -> list[Row]:
-    """Returns a row for the output and, where both have them, one for the gradients.
+    """Returns a row for the output and, if both have them, one for the gradients.
 
     Args:
-        row: names what is compared; its `part` and errors are filled in.
-        got: what was tried.
-        expected: what it must equal, with tensors of the same names.
+        row: what is compared; its `part` and errors are filled in.
+        got: the tested outputs.
+        expected: what they must equal, with tensors of the same names.
         tolerances: by part; None: those of the row's dtype.
     """
     tolerances = TOLERANCES[row.dtype] if tolerances is None else tolerances
@@ -78,7 +78,7 @@ def distance(got: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[float
     """Returns (largest absolute, largest relative difference, the name of the tensor with the latter).
 
     Raises:
-        ValueError: the two do not hold tensors of the same names and shapes.
+        ValueError: the two do not have tensors of the same names and shapes.
     """
     if got.keys() != expected.keys():
         raise ValueError(f"tensors differ: {sorted(got.keys() ^ expected.keys())}")
@@ -92,7 +92,7 @@ def distance(got: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[float
             raise ValueError(f"{name}: shapes differ, {ours.shape} and {right.shape}")
         off = float(np.abs(ours - right).max(initial=0.0))
         share = off / max(sizes[name], least) if off else 0.0
-        # A NaN is never larger than anything: it must be asked for.
+        # A NaN never compares as larger, so it is tested for.
         absolute = off if np.isnan(off) or off > absolute else absolute
         if np.isnan(share) or share > relative:
             relative, worst = share, name

@@ -1,4 +1,4 @@
-"""What is tried: the config's model at the lengths asked for, so that whatever it asks for acts at them."""
+"""The tested model: the config's, at the requested lengths, changed so that all of its features act there."""
 
 import contextlib
 import dataclasses
@@ -17,22 +17,22 @@ from models.declared import positions
 from models.layers import compute_dtype
 from models.positions.rope_scaling import SCALINGS
 
-FALLBACK_VOCABULARY = 256  # where only a tokenizer knows it: the values of tokens are nothing to these checks
+FALLBACK_VOCABULARY = 256  # if only a tokenizer knows it: the values of tokens do not matter here
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A model, its parameters and the shapes it is tried at."""
+    """A model, its parameters and the tested shapes."""
 
-    config: ConfigDict  # resolved; its model is the one tried
+    config: ConfigDict  # resolved; its model is tested
     params: Any
     batch: int
     length: int
-    changed: dict[str, Any]  # fields that were made smaller to act within `length`
+    changed: dict[str, Any]  # fields that were reduced to act within `length`
 
     @property
     def model(self) -> ConfigDict:
-        """The model that is tried, its dtype named."""
+        """The tested model, with an explicit dtype."""
         return self.config.model
 
     @property
@@ -51,7 +51,7 @@ class Setting:
 
     @contextlib.contextmanager
     def precise(self) -> Iterator[None]:
-        """Has float32 products computed in float32: accelerators round their factors to 16 or 19 bits otherwise."""
+        """Computes float32 matmuls in float32: accelerators otherwise round their factors to 16 or 19 bits."""
         with jax.default_matmul_precision("highest") if self.dtype == "float32" else contextlib.nullcontext():
             yield
 
@@ -65,14 +65,14 @@ def changed(config: ConfigDict, changes: dict[str, Any]) -> ConfigDict:
 
 
 def settings(config: ConfigDict, params: Any = None) -> list[Setting]:
-    """Returns what to try: float32, which shows a wrong sum sharply, and the compute dtype where it is another.
+    """Returns what to test: float32, which reveals a wrong sum sharply, and the compute dtype if it is different.
 
     Args:
         config: a resolved config; `eval.equivalence` sets the shapes.
-        params: of the model; None: its first parameters, those that start constant moved so that they act.
+        params: of the model; None: its initial ones, with constant ones perturbed so that they act.
 
     Raises:
-        UserError: a length of 1, at which nothing can be told.
+        UserError: a length too small for the comparison.
     """
     requested = config.eval.equivalence
     batch, length = requested.batch_size or config.data.batch_size, requested.length or config.data.length
@@ -99,7 +99,7 @@ def settings(config: ConfigDict, params: Any = None) -> list[Setting]:
 
 
 def within(model: ConfigDict, length: int) -> dict[str, Any]:
-    """Returns smaller values for what would not act within `length`: windows and lengths from which things change."""
+    """Returns smaller values for fields that would have no effect within `length`: windows and length thresholds."""
     attention, position = model.attention, model.position
     results: dict[str, Any] = {}
     quarter = max(1, length // 4)
@@ -117,7 +117,7 @@ def within(model: ConfigDict, length: int) -> dict[str, Any]:
 
 
 def acting(params: Any) -> Any:
-    """Returns parameters whose constant tensors (biases, norms, tables that start at zero) are moved a little."""
+    """Returns parameters with constant tensors (biases, norms, tables that start at zero) slightly perturbed."""
 
     def move(path: Any, leaf: jax.Array) -> jax.Array:
         x = np.asarray(leaf)
@@ -130,7 +130,7 @@ def acting(params: Any) -> Any:
 
 
 def usable(config: ConfigDict, dtype: str, length: int) -> str:
-    """Returns the config's kernel, or auto where it cannot run here in this dtype; its own row then says why."""
+    """Returns the config's kernel, or auto if it cannot run here in this dtype; its own row has the reason."""
     model = changed(config, {"model.dtype": dtype}).model
     packed = config.data.packing == "segments"
     try:

@@ -1,7 +1,7 @@
-"""Whether every core compiles for a chip that need not be here, at a config's real shapes: nothing is run.
+"""Whether every kernel compiles for a chip that need not be here, at a config's real shapes: nothing is run.
 
-For each kind of layer that the config has, forward and backward of one attention layer are lowered from shapes and
-compiled for the chip, under every core. What a core refuses is told in its own words, as in a training run.
+For each kind of layer in the config, forward and backward of one attention layer are lowered from shapes and compiled
+for the chip, under every kernel. A kernel's refusals are reported in its own words, as in training.
 """
 
 import dataclasses
@@ -38,14 +38,14 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """One core on one kind of layer.
+    """One kernel on one kind of layer.
 
     Attributes:
-        chosen: whether it is what training runs.
-        status: compiles, refused (it cannot do what the layer asks for), too large, or fails.
-        reason: of what is not `compiles`.
+        chosen: whether it is the one used in training.
+        status: compiles, refused (it does not support the layer), too large, or fails.
+        reason: for every status but `compiles`.
         temp: bytes of temporaries, forward and backward.
-        calls: custom calls in the program that are not of matrix libraries -> how many.
+        calls: custom calls in the program other than matmul libraries -> how many.
     """
 
     core: str
@@ -61,20 +61,20 @@ class Compiled:
 
     @property
     def wrong(self) -> bool:
-        """Whether it should compile and does not: what accepts the layer must, what is chosen must fit too."""
+        """Whether it should compile and does not: kernels that accept the layer must, the chosen one must also fit."""
         return self.status == "fails" or (self.chosen and self.status != "compiles")
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """What is tried in place of what the config has; an empty one leaves that.
+    """What is tested in place of the config's own; an empty field keeps that.
 
     Attributes:
-        schemes: kinds of positions that act in attention, each a layer of its own; or `all`.
-        cores: names of kernels; empty: every one.
+        schemes: kinds of positions that act in attention, each as a separate layer; or `all`.
+        cores: names of kernels; empty: all.
         dtypes: compute dtypes.
         head_dims: of queries, keys and values.
-        lengths: tokens a row.
+        lengths: tokens per row.
     """
 
     schemes: Sequence[str] = ()
@@ -84,7 +84,7 @@ class Grid:
     lengths: Sequence[int] = ()
 
     def of(self, config: ConfigDict) -> list[ConfigDict]:
-        """Returns the configs to try.
+        """Returns the configs to test.
 
         Raises:
             UserError: an unknown scheme, kernel or dtype.
@@ -110,19 +110,19 @@ class Grid:
 
 
 def check(config: ConfigDict, name: str, progress: Quiet, grid: Grid | None = None) -> dict[str, Any]:
-    """Compiles every core for a target and shows the table.
+    """Compiles every kernel for a target and shows the table.
 
     Args:
         config: a resolved config; shapes are those of one micro-batch of its training.
         name: of the target, such as h100:1.
-        progress: whom to tell.
-        grid: what to try in place of the config's own schemes, cores, dtypes, head dims and lengths.
+        progress: for messages.
+        grid: what to test in place of the config's own schemes, kernels, dtypes, head dims and lengths.
 
     Returns:
         `rows` (see `Compiled`), the `target`, the `settings`, and `passed`: whether none is wrong.
 
     Raises:
-        UserError: no such target, or what compiles for it is not installed.
+        UserError: no such target, or its compiler is not installed.
     """
     platform = compile_only.check(name)
     devices, capacity = compile_only.describe(name)
@@ -157,7 +157,7 @@ def _row(setting: Setting, layer: Layer, core: str, device: Any, platform: str, 
     row = Compiled(core, layer.label, *shape, chosen, "compiles")
     try:
         done = compiled(setting, layer, core, device, platform)
-    except (ConfigError, NotImplementedError) as error:  # JAX's own refusal, of a kernel of its own
+    except (ConfigError, NotImplementedError) as error:  # JAX's own refusal, of its own kernel
         reason = str(error).removeprefix(f"model.attention.kernel = {core!r}: ")
         return dataclasses.replace(row, status="refused", reason=reason)
     except Exception as error:
@@ -179,11 +179,11 @@ def _row(setting: Setting, layer: Layer, core: str, device: Any, platform: str, 
 
 
 def _over(needed: int, available: int) -> str:
-    return f"needs {needed / GIB:.1f} GiB, and the device has {available / GIB:.1f}"
+    return f"needs {needed / GIB:.1f} GiB, the device has {available / GIB:.1f}"
 
 
 def _chosen(setting: Setting, layer: Layer, platform: str) -> str:
-    """Returns the core that training runs on a layer; empty where the one asked for cannot serve (its row says so)."""
+    """Returns the kernel that training uses for a layer; empty if the requested one is refused (its row says why)."""
     plan = plans(setting.model)[layer.index]
     alone = {"position.pattern": (), "position.kind": plan.position, "attention.window_pattern": (),
              "attention.window": plan.window or None, "attention.pattern": (), "num_heads": plan.heads.num_heads,
@@ -196,10 +196,10 @@ def _chosen(setting: Setting, layer: Layer, platform: str) -> str:
 
 
 def compiled(setting: Setting, layer: Layer, core: str, device: Any, platform: str) -> Any:
-    """Returns forward and backward of a layer under a core, compiled for a device from shapes alone.
+    """Returns forward and backward of a layer under a kernel, compiled for a device from shapes alone.
 
     Raises:
-        ConfigError: the core cannot do what the layer asks for.
+        ConfigError: the kernel does not support the layer.
     """
     plan = plans(setting.model)[layer.index]
     graphdef, params = initial.abstract(setting.model)
@@ -250,7 +250,7 @@ def table(rows: list[Compiled], target: str, batch: int) -> Table:
 
 
 def summary(rows: list[Compiled], target: str) -> str:
-    """Returns how it ended, in a line."""
+    """Returns the result in one line."""
     count = Counter(row.status for row in rows)
     parts = ", ".join(f"{often} {status}" for status, often in count.items())
     bad = [f"{row.core} ({row.where})" for row in rows if row.wrong]

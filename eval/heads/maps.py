@@ -1,8 +1,8 @@
-"""What one batch shows of every head: its attention map in numbers, and what it writes.
+"""Statistics of every head on one batch: of its attention map, and of its output.
 
 See eval/heads/per_head.py for the formulas.
 
-Everything is summed over queries, a row each, so that rows can be resampled.
+Everything is summed over queries, per row, so that rows can be resampled.
 """
 
 import functools
@@ -18,27 +18,27 @@ from jax import Array
 from eval.quality.scoring import token_scores
 from models.observed import Layer, observe
 
-HELD = 2**24  # numbers of a layer's maps that are held at once (64 MB); longer rows go through in pieces
-COMPARED = 64  # queries a row, evenly spaced, by which heads are compared with one another: pairs cost the most
+HELD = 2**24  # numbers of a layer's maps in memory at once (64 MB); longer rows are processed in pieces
+COMPARED = 64  # evenly spaced queries per row on which heads are compared with one another: pairs cost the most
 
-# Means over queries that have a choice; those of `share` over queries that see two keys or more.
+# Means over queries with a choice; those of `share` over queries that see at least two keys.
 MEASURES = ("entropy", "entropy_share", "distance", "first", "previous", "largest", "sink")
 
 
 def compared(length: int) -> np.ndarray:
-    """Returns the columns by which heads are compared, int [N]."""
+    """Returns the columns on which heads are compared, int [N]."""
     return np.unique(np.linspace(min(1, length - 1), length - 1, min(COMPARED, length)).round().astype(int))
 
 
 @functools.partial(jax.jit, static_argnames=("graph", "vocab_size"))
 def measured(graph: Any, params: Any, batch: Mapping[str, Array], real_BT: Array, vocab_size: int) -> Any:
-    """Returns (losses float32 [B, T], what `_layer` gives for each layer, stacked [L, ...]).
+    """Returns (losses float32 [B, T], the results of `_layer` for each layer, stacked [L, ...]).
 
     Args:
         graph: of a Transformer.
         params: its parameters.
-        batch: tokens, targets, and maybe positions and segments, int32 [B, T].
-        real_BT: bool, tokens that are no padding.
+        batch: tokens, targets, and optionally positions and segments, int32 [B, T].
+        real_BT: bool, tokens that are not padding.
         vocab_size: V.
     """
     model = nnx.merge(graph, params)
@@ -50,7 +50,7 @@ def measured(graph: Any, params: Any, batch: Mapping[str, Array], real_BT: Array
 
 @functools.partial(jax.jit, static_argnames=("graph", "vocab_size"))
 def gated_losses(graph: Any, params: Any, batch: Mapping[str, Array], gates_LH: Array, vocab_size: int) -> Array:
-    """Returns float32 losses [B, T] where each head's output is multiplied by its gate."""
+    """Returns float32 losses [B, T] with each head's output multiplied by its gate."""
     model = nnx.merge(graph, params)
     rows = (batch["tokens"], batch.get("positions"), batch.get("segments"))
     hidden, _ = observe(model, *rows, gates_LH=gates_LH)
@@ -101,7 +101,7 @@ def _maps(layer: Layer, at: Array, choosing_BN: Array) -> dict[str, Array]:
 
 
 def nothing(layer: Layer, p_BHNS: Array) -> Array:
-    """Returns the weight that lies on no key, [B, H, N]: of a learned sink."""
+    """Returns the weight on no key, [B, H, N]: of a learned sink."""
     return jnp.maximum(1 - p_BHNS.sum(-1), 0) if layer.sinks else jnp.zeros(p_BHNS.shape[:3])
 
 
@@ -113,7 +113,7 @@ def _plogp(p: Array, rest: Array) -> Array:
 
 
 def _pairs(layer: Layer, at: np.ndarray, choosing_BN: Array) -> dict[str, Array]:
-    """Returns sums over queries of the Jensen-Shannon divergence, and how far the core that ran is from the maps."""
+    """Returns sums over queries of the Jensen-Shannon divergence, and the used kernel's deviation from the maps."""
     p_BHNS = layer.maps(at)[1]
     rest = nothing(layer, p_BHNS)
     entropy = _plogp(p_BHNS, rest)
@@ -136,7 +136,7 @@ def _pairs(layer: Layer, at: np.ndarray, choosing_BN: Array) -> dict[str, Array]
 
 
 def _outputs(layer: Layer, at: np.ndarray, real_BT: Array) -> dict[str, Array]:
-    """Returns sums over queries of what the heads write, its cosines and the stream's norm; and the heads' outputs."""
+    """Returns sums over queries of the heads' output norms, cosines and the stream's norm; and the heads' outputs."""
     written_BNHD, real_BN = layer.written(at), real_BT[:, at]
     norm_BNH = jnp.linalg.norm(written_BNHD, axis=-1)
     product = jnp.einsum("bnhd,bngd->bnhg", written_BNHD, written_BNHD)

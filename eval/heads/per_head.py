@@ -1,31 +1,31 @@
-"""What every head does: where it looks, how alike the heads of a layer are, and what taking one away costs.
+"""Per-head statistics: where each head attends, how similar the heads of a layer are, and the cost of removing one.
 
-With p_j the weight of a query at position i on the visible key at position j (and p_0 that on a learned sink's nothing,
-where the model has sinks), a head's numbers are means over queries of held-out rows; a sequence's first token, which
-can only look at itself, is no query.
+With p_j the weight of a query at position i on the visible key at position j (and p_0 that of a learned sink, if the
+model has sinks), a head's statistics are means over queries of held-out rows. A sequence's first token, which can only
+attend to itself, is not counted.
 
     entropy        -sum_j p_j ln p_j - p_0 ln p_0, in nats (Clark et al. 2019, arXiv 1906.04341, section 3.3)
     entropy_share  entropy / ln(visible keys, and 1 for the sink); over queries that see two or more
     distance       sum_j p_j (i - j) / sum_j p_j, in tokens
-    first          the weight on the sequence's first token, the sink that trained models make (2309.17453)
+    first          the weight on the sequence's first token, the sink of trained models (2309.17453)
     previous       the weight on the token before the query (Voita et al. 2019, 1905.09418: positional heads)
     largest        max_j p_j (Voita's confidence)
     sink           p_0
     logit          the largest score of any query and key, as the softmax takes it
     written        |o_h W_h|, what the head adds to the residual stream, over the norm of the stream it reads
-    importance     the loss with the head's output set to 0 less the loss, nats a token (Michel et al. 2019, 1905.10650,
-                   section 3.2; the head alone, nothing trained again), by the same program on the same rows
+    importance     the loss with the head's output set to 0 minus the loss, nats per token (Michel et al. 2019,
+                   1905.10650, section 3.2; the head alone, without retraining), by the same program on the same rows
 
 Heads of a layer are compared in pairs, over evenly spaced queries (`settings.compared`):
 
     divergence     Jensen-Shannon divergence of their maps, H((p + q) / 2) - (H(p) + H(q)) / 2 in nats, 0 .. ln 2 (Clark
                    et al., section 6)
-    cosine         of what they write, o_h W_h
+    cosine         of their contributions, o_h W_h
     cka            linear CKA of their outputs o_h over tokens, |X'Y|^2 / (|X'X| |Y'Y|) of centred columns (Kornblith et
                    al. 2019, 1905.00414, section 3), which no rotation of a head's values changes
 
-The maps are those of the reference core on the very queries and keys of the core that ran; `core_difference` is by how
-much the maps times the values differ from what that core gave, over the largest output.
+The maps are those of the reference kernel on the exact queries and keys of the kernel that ran; `core_difference` is
+how much the maps times the values differ from that kernel's output, relative to the largest output.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,16 +47,16 @@ from models.declared import switches
 from training.run_directory.record import compute_dtype
 from training.run_directory.run import Run, open_text
 
-SILENT = 1e-3  # of the stream's norm: a head that writes less is dead
-UNIFORM = 0.99  # of the largest entropy: a head whose map is this even looks at nothing in particular
+SILENT = 1e-3  # relative to the stream's norm: a head that writes less is dead
+UNIFORM = 0.99  # of the maximum entropy: a head above it attends uniformly
 DIFFERENT = {"float32": 1e-3, "bfloat16": 0.1}  # core_difference from which the maps are not those of the run
-GROUPS = 10  # of rows, for the jackknife of CKA
+GROUPS = 10  # groups of rows, for the jackknife of CKA
 
 
 def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     """Returns eval/heads.json's content: `heads`, a record for each layer and head, `layers`, and the `dead` heads.
 
-    Intervals are 95% over rows: block bootstrap of the means (stats.column_bootstrap), and of CKA a jackknife over
+    Intervals are 95% over rows: block bootstrap of the means (stats.column_bootstrap), and for CKA a jackknife over
     groups of rows.
 
     Raises:
@@ -70,7 +70,7 @@ def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
         raise UserError(f"evals = heads: {reason}")
     if len({of.num_heads for of in layers.heads(run.config.model)}) > 1:
         pattern = run.config.model.attention.pattern
-        raise UserError(f"model.attention.pattern = {pattern!r}: eval.heads needs as many heads in every layer")
+        raise UserError(f"model.attention.pattern = {pattern!r}: eval.heads needs equally many heads in every layer")
     batches = list(_batches(run, length, expected.rows))
     if not batches:
         raise UserError(f"eval.heads.length = {length}: there are no held-out rows")
@@ -135,7 +135,7 @@ def _inputs(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _real(batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns which tokens are no padding: by segments, else up to the last scored token of the row."""
+    """Returns which tokens are not padding: by segments, else up to the last scored token of the row."""
     if "segments" in batch:
         return batch["segments"] > 0
     scored = batch["weights"] > 0
@@ -148,7 +148,7 @@ def _numpy(message: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 
 def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Returns the batches' sums as one, [L, rows, ...]; of what has no rows the largest, [L]."""
+    """Returns the batches' sums as one, [L, rows, ...]; for values without rows the maximum, [L]."""
     results = {}
     for name in parts[0]:
         values = [part[name] for part in parts]
@@ -165,30 +165,28 @@ def _row_losses(losses: list[np.ndarray], weights: list[np.ndarray]) -> tuple[np
 
 
 def _no_distributions(model: ConfigDict) -> str | None:
-    """Returns why a model's weights say nothing as distributions over keys; None: they do."""
+    """Returns why a model's weights are not distributions over keys; None if they are."""
     if model.attention.kind == "differential":
-        return "model.attention.kind = 'differential': its weights may be negative, and are no distribution over keys"
+        return "model.attention.kind = 'differential': its weights may be negative, not a distribution over keys"
     for switch in switches.active(model):
         if not switch.maps:
-            return f"{switch.weighting}: its weights do not add up to 1, and are no distribution over keys"
+            return f"{switch.weighting}: its weights do not add up to 1, not a distribution over keys"
     return None
 
 
 def _refuse_other_maps(run: Run, differences_L: np.ndarray) -> None:
-    """Fails where the maps are not those of the core that ran: then some switch would have been left out.
+    """Raises if the maps are not those of the kernel that ran: some switch would be missing in them.
 
     Raises:
-        UserError: the run's attention gives no numbers.
+        UserError: the run's attention gives NaN.
     """
     most = DIFFERENT[compute_dtype(run.config)]
     worst = float(differences_L.max())
     if np.isnan(worst):
-        raise UserError(
-            f"{run.workdir}: its attention gives NaN (it diverged), so there is nothing to see of its heads"
-        )
+        raise UserError(f"{run.workdir}: its attention gives NaN (it diverged), so its heads cannot be measured")
     if not worst <= most:
         raise RuntimeError(
-            f"the attention maps differ from what the core gave by {worst:.2g} of the largest output in layer "
+            f"the attention maps differ from the kernel's output by {worst:.2g} of the largest output in layer "
             f"{int(differences_L.argmax())}; at most {most} was expected"
         )
 
@@ -196,7 +194,7 @@ def _refuse_other_maps(run: Run, differences_L: np.ndarray) -> None:
 def _importance(
     run: Run, batches: list[Mapping[str, np.ndarray]], plain: tuple[np.ndarray, np.ndarray], progress: Quiet
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (the rise of the loss without each head, summed by row [R, L * H]; weight by row [R])."""
+    """Returns (the increase of the loss without each head, summed by row [R, L * H]; weight by row [R])."""
     model = run.config.model
     graph, shape = scoring.graphdef(model), (model.num_layers, model.num_heads)
     weights = [batch["weights"] for batch in batches]
@@ -244,7 +242,7 @@ def _heads(
 
 
 def why_dead(written: float | None, entropy_share: float | None) -> str | None:
-    """Returns why a head counts as dead, "silent" (it writes nothing) or "uniform" (it looks everywhere), or None."""
+    """Returns why a head counts as dead, "silent" (it writes nothing) or "uniform" (it attends uniformly), or None."""
     if written is not None and written < SILENT:
         return "silent"
     return "uniform" if entropy_share is not None and entropy_share >= UNIFORM else None
@@ -253,7 +251,7 @@ def why_dead(written: float | None, entropy_share: float | None) -> str | None:
 def _estimates(
     sums_RM: np.ndarray, counts_R: np.ndarray, resamples: int
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Returns (means [M], their intervals [2, M]); None where nothing was counted, or too few rows for an interval."""
+    """Returns (means [M], their intervals [2, M]); None if nothing was counted, or if rows are too few."""
     if not counts_R.sum():
         return None, None
     return sums_RM.sum(0) / counts_R.sum(), intervals.column_bootstrap(sums_RM, counts_R, resamples=resamples)
@@ -297,7 +295,7 @@ def _rounded(pairs_HH: np.ndarray) -> list[list[float | None]]:
 
 
 def cka(cross_HVHV: np.ndarray) -> np.ndarray:
-    """Returns linear CKA of each pair of heads [H, H] from centred cross-products X_g' X_h; nan of a still head."""
+    """Returns linear CKA of each pair of heads [H, H] from centred cross-products X_g' X_h; nan for a constant head."""
     squared_HH = np.square(cross_HVHV).sum((1, 3))
     own_H = np.sqrt(np.diag(squared_HH))
     both_HH = own_H[:, None] * own_H
@@ -305,7 +303,7 @@ def cka(cross_HVHV: np.ndarray) -> np.ndarray:
 
 
 def _centred(outputs_NHV: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """Returns what cross-products are made from: products, sums and the number of tokens, which add up over groups."""
+    """Returns the sums for cross-products: products, sums and the number of tokens, which add up over groups."""
     n, heads, values = outputs_NHV.shape
     flat = outputs_NHV.reshape(n, heads * values)
     return flat.T @ flat, flat.sum(0), n
@@ -314,7 +312,7 @@ def _centred(outputs_NHV: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
 def _cka_of(products: np.ndarray, total: np.ndarray, n: int, heads: int) -> np.ndarray:
     values = len(total) // heads
     cross = products - np.outer(total, total) / max(n, 1)
-    # What rounding leaves of a constant is no variation.
+    # Rounding noise of a constant is not variation.
     cross[np.abs(cross) < 1e-12 * np.abs(products).max(initial=0)] = 0
     return cka(cross.reshape(heads, values, heads, values))
 

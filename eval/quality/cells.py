@@ -1,4 +1,4 @@
-"""Answers sorted into cells of length and depth, with intervals that know which answers come from one row."""
+"""Answers sorted into cells of length and depth, with intervals that account for answers from one row."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -12,17 +12,17 @@ from eval.quality import intervals
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers of one kind at one length, an entry each.
+    """Answers of one kind at one length, one entry each.
 
     Attributes:
-        depth: where the needle lies, 0 (start) .. 1 (end), float [N].
-        correct: bool [N]; of generated answers, whether they stand at their place, token for token.
-        loss: nats a token of the answer, float [N]; None for generated answers.
-        row: the row that asked, int [N]: answers of one row are not independent.
-        found: whether it is anywhere in what its row generated, bool [N]; None for teacher-forced answers.
+        depth: of the needle, 0 (start) .. 1 (end), float [N].
+        correct: bool [N]; for generated answers, whether they match token for token at their position.
+        loss: nats per token of the answer, float [N]; None for generated answers.
+        row: the row of the question, int [N]: answers of one row are not independent.
+        found: whether it is anywhere in its row's generated text, bool [N]; None for teacher-forced answers.
         reference: the answer as text, object [N].
         said: all that its row generated, as text, object [N].
-        distance: tokens from the nearest copy of what it is about, int [N] (see `data.retrieval.Rows`).
+        distance: tokens from the nearest copy of its source, int [N] (see `data.retrieval.Rows`).
     """
 
     depth: np.ndarray
@@ -40,7 +40,7 @@ class Answers:
 
     @staticmethod
     def joined(parts: Sequence["Answers"]) -> "Answers":
-        """Returns the answers of several batches as one; all have the same fields."""
+        """Returns the concatenated answers of several batches; all have the same fields."""
 
         def whole(name: str) -> Any:
             values = [getattr(part, name) for part in parts]
@@ -49,19 +49,19 @@ class Answers:
         return Answers(*map(whole, FIELDS))
 
     def at(self, chosen: np.ndarray) -> "Answers":
-        """Returns the answers where a mask is set."""
+        """Returns the answers selected by a mask."""
         values: list[Any] = [getattr(self, name) for name in FIELDS]
         values = [None if value is None else value[chosen] for value in values]
         return Answers(*values)
 
     def from_beyond(self, length: int) -> "Answers":
-        """Returns the answers whose nearest copy lies more than `length` tokens back; all of them where none does."""
+        """Returns the answers whose nearest copy is more than `length` tokens back; all of them if there is none."""
         if self.distance is None or not (self.distance > length).any():
             return self
         return self.at(self.distance > length)
 
     def nearer(self, length: int) -> "Answers":
-        """Returns the answers whose nearest copy lies `length` tokens back or less."""
+        """Returns the answers whose nearest copy is at most `length` tokens back."""
         assert self.distance is not None, "distances are known"
         return self.at(self.distance <= length)
 
@@ -76,12 +76,12 @@ class Answers:
 
     @property
     def rows(self) -> dict[str, Any] | None:
-        """The counts of rows, of which all answers must be correct; None where rows are not known."""
+        """The counts of rows, of which all answers must be correct; None if rows are unknown."""
         return None if self.row is None else counts(_whole(self.correct, self.row))
 
     @property
     def shares(self) -> dict[str, Any] | None:
-        """The counts of answers found anywhere in what was generated, and of rows with all of them."""
+        """The counts of answers found anywhere in the generated text, and of rows with all of them."""
         if self.found is None:
             return None
         rows = None if self.row is None else counts(_whole(self.found, self.row))
@@ -89,7 +89,7 @@ class Answers:
 
 
 def distances(answers: Answers) -> dict[str, Any] | None:
-    """Returns how many tokens back the nearest copies lie: median, quartiles, least and most; None for none."""
+    """Returns how many tokens back the nearest copies are: median, quartiles, minimum and maximum, or None."""
     if answers.distance is None or not len(answers.distance):
         return None
     low, middle, high = np.percentile(answers.distance, [25, 50, 75])
@@ -102,10 +102,10 @@ def distances(answers: Answers) -> dict[str, Any] | None:
 
 
 def measures_distance(answers: Answers, length: int, control: Answers | None, chance: float) -> bool | None:
-    """Tells whether what these answers show is retrieval from beyond `length` tokens; None: not known, or length 0.
+    """Returns whether these answers show retrieval from beyond `length` tokens; None: unknown, or length 0.
 
-    Not so where none of them lies beyond it, or where the local baseline does well: the lower end of its interval is
-    more than `tasks.LOCAL` above chance.
+    False if none of them is beyond it, or if the local baseline does well: the lower end of its interval is more than
+    `tasks.LOCAL` above chance.
     """
     if not length or not len(answers.correct):
         return None
@@ -127,11 +127,11 @@ def _whole(correct: np.ndarray, row: np.ndarray) -> np.ndarray:
 
 
 def counts(correct: np.ndarray, row: np.ndarray | None = None) -> dict[str, Any]:
-    """Returns how many, how many correct, their share (None where there are none), and how sure that is.
+    """Returns the number of answers, of correct ones, their share (None if there are none), and its interval.
 
-    `independent` is how many independent answers they are worth (eval/quality/intervals.py), `interval` Wilson's for
-    so many.
-    `few` says that cells of so few (`tasks.FEW`) cannot be ranked: at a half the 95% interval is wider than some 0.27.
+    `independent` is the number of independent answers they amount to (eval/quality/intervals.py), `interval` Wilson's
+    for that number. `few`: cells with so few (`tasks.FEW`) cannot be ranked; at a half the 95% interval is wider than
+    about 0.27.
     """
     examples, right = len(correct), int(correct.sum())
     worth = intervals.independent(correct, row)
@@ -152,17 +152,17 @@ def centres(bins: int) -> np.ndarray:
 
 
 def nearest(depth: np.ndarray, depths: np.ndarray) -> np.ndarray:
-    """Returns the index of the grid's depth that is nearest to each depth, int [N]."""
+    """Returns the index of the grid depth nearest to each depth, int [N]."""
     return np.abs(depth[:, None] - depths[None, :]).argmin(axis=1)
 
 
 def by_depth(
     forced: Answers, generated: Answers | None, depths: np.ndarray, merged: Mapping[int, Sequence[float]] | None = None
 ) -> list[dict[str, Any]]:
-    """Returns a cell for each of `depths`: the answers that are nearest to it, teacher-forced and generated.
+    """Returns a cell for each of `depths`: the answers nearest to it, teacher-forced and generated.
 
-    A cell without answers is left out. `merged` holds, by index, other depths of the grid that a cell stands for
-    ("merged"), where the row is too short to tell them apart.
+    Cells without answers are left out. `merged` has, by index, the other depths of the grid that a cell covers
+    ("merged"), if the row is too short to distinguish them.
     """
 
     results = []
@@ -184,7 +184,7 @@ def by_depth(
 
 
 def overall(forced: Answers, generated: Answers | None) -> dict[str, Any]:
-    """Returns the counts over all depths, the mean loss of an answer's token, and those of generated answers."""
+    """Returns the counts over all depths, the mean loss per answer token, and the counts of generated answers."""
     loss = float(forced.loss.mean()) if forced.loss is not None and len(forced.loss) else None
     return {
         **forced.counts,
@@ -196,7 +196,7 @@ def overall(forced: Answers, generated: Answers | None) -> dict[str, Any]:
 
 
 def records(forced: Answers, generated: Answers | None) -> Iterator[dict[str, Any]]:
-    """Yields a record for each answer: how it was given, its row, depth, whether it is correct, its loss, its text."""
+    """Yields a record for each answer: its kind, row, depth, whether it is correct, its loss, its text."""
     for how, answers in (("teacher_forced", forced), ("generated", generated)):
         if answers is None:
             continue

@@ -1,4 +1,4 @@
-"""A condition of retrieval (length, scaling, number of needles): its counts, how far they reach, its local baseline."""
+"""A condition of retrieval (length, scaling, number of needles): its counts, its distances, its local baseline."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from eval.variants import CONTROL, TRAINED, Variant, beyond, reach
 
 @dataclass(frozen=True)
 class Found:
-    """The answers at one length, under one scaling, with one number of needles."""
+    """The answers at one length, with one scaling and one number of needles."""
 
     forced: Answers
     generated: Answers | None
@@ -24,7 +24,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Condition:
-    """The answers at one length under one scaling, beside those of the local baseline where there is one."""
+    """The answers at one length with one scaling, and those of the local baseline if there is one."""
 
     config: ConfigDict
     variant: Variant

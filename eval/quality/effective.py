@@ -1,4 +1,4 @@
-"""How far a model's retrieval holds: the effective length under a threshold that papers have named."""
+"""The effective length of retrieval, under a threshold used in papers."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from configs.rules.tasks import threshold
 
 
 def holds(accuracy: float, given: str) -> bool:
-    """Tells whether an accuracy reaches the threshold."""
+    """Returns whether an accuracy reaches the threshold."""
     value, above = threshold(given)
     return accuracy > value if above else accuracy >= value
 
@@ -16,14 +16,14 @@ def lengths(by_length: Iterable[Mapping[str, Any]], given: str, measure: str = "
     """Returns, for each scaling, the longest length up to which every measured length reaches the threshold.
 
     Args:
-        by_length: entries of eval/retrieval.json: length, scaling, accuracy (None where it could not be asked),
-            measures_distance; where that is false an entry says nothing about its length, and is left out.
-        given: of configs/rules/tasks.py's THRESHOLDS, or a number.
+        by_length: entries of eval/retrieval.json: length, scaling, accuracy (None if not evaluated), measures_distance;
+            entries where that is false are left out.
+        given: one of configs/rules/tasks.py's THRESHOLDS, or a number.
         measure: accuracy, or exact_match (of generated answers).
 
     Returns:
-        {scaling: {"length": tokens, 0 where the shortest one fails already, "bounded": whether a longer one was asked
-        and failed, so that the length is no mere end of the grid}}.
+        {scaling: {"length": tokens, 0 if the shortest one already fails, "bounded": whether a longer one was evaluated
+            and failed, so that the length is not merely the end of the grid}}.
     """
     results: dict[str, dict[str, Any]] = {}
     failed: set[str] = set()

@@ -1,4 +1,4 @@
-"""Intervals: Wilson's for shares of successes, in rows of several or not, a block bootstrap for means over text."""
+"""Intervals: Wilson's for shares of successes, independent or in rows; a block bootstrap for means over text."""
 
 import math
 
@@ -6,14 +6,14 @@ import numpy as np
 from scipy import special
 
 CONFIDENCE = 0.95
-BLOCK_TOKENS = 1024  # about one block of the bootstrap; neighbouring tokens are correlated, distant ones hardly
-MIN_BLOCKS = 32  # with fewer blocks the percentile interval is visibly too narrow, so blocks shrink first
+BLOCK_TOKENS = 1024  # approximate size of a bootstrap block; neighbouring tokens are correlated, distant ones hardly
+MIN_BLOCKS = 32  # with fewer blocks the percentile interval is visibly too narrow, so blocks are made smaller
 
 
 def wilson(correct: int, examples: int, confidence: float = CONFIDENCE) -> list[float]:
     """Returns [low, high], Wilson's score interval of a share (Wilson 1927, without continuity correction).
 
-    No examples say nothing: [0, 1].
+    Without examples: [0, 1].
     """
     if not examples:
         return [0.0, 1.0]
@@ -34,12 +34,12 @@ def score_interval(share: float, examples: float, confidence: float = CONFIDENCE
 
 
 def independent(correct_N: np.ndarray, row_N: np.ndarray | None = None, confidence: float = CONFIDENCE) -> float:
-    """Returns how many independent answers these are worth: Wilson's interval with that number covers.
+    """Returns how many independent answers these amount to: Wilson's interval with that number covers.
 
-    Answers of one row share its needles and its haystack. With one answer a row that number is N. With several it is
-    p (1 - p) over the variance of p between rows (a ratio's, linearised), times (z / t)^2 for the rows' number (Korn
-    and Graubard 1998; for Wilson's interval Franco et al. 2019); never more than N. One more row is imagined, all of
-    whose answers came out the rarer way: where errors are rare, what was seen cannot tell whether they come alone, and
+    Answers of one row share its needles and its haystack. With one answer per row that number is N. With several it is
+    p (1 - p) over the variance of p between rows (a ratio's, linearized), times (z / t)^2 for the number of rows (Korn
+    and Graubard 1998; for Wilson's interval Franco et al. 2019); never more than N. One extra row is assumed, all of
+    whose answers have the rarer outcome: if errors are rare, the data cannot show whether they occur in clusters, and
     then rows count about once each.
     """
     examples = len(correct_N)
@@ -61,12 +61,12 @@ def independent(correct_N: np.ndarray, row_N: np.ndarray | None = None, confiden
 
 
 def blocks(sums_N: np.ndarray, counts_N: np.ndarray, block_tokens: int = BLOCK_TOKENS) -> tuple[np.ndarray, np.ndarray]:
-    """Adds consecutive pieces of text (rows) up to blocks of about `block_tokens` tokens.
+    """Sums consecutive pieces of text (rows) into blocks of about `block_tokens` tokens.
 
     Args:
       sums_N: the quantity summed over each piece, in the text's order.
       counts_N: tokens of each piece; pieces without tokens are dropped.
-      block_tokens: the aim; less where it would leave fewer than MIN_BLOCKS blocks. A piece is never split.
+      block_tokens: the target; less if it would leave fewer than MIN_BLOCKS blocks. A piece is never split.
 
     Returns:
       (sums, counts) of the blocks.
@@ -88,11 +88,11 @@ def block_bootstrap(
 ) -> list[float] | None:
     """Returns [low, high], a percentile interval of sum(sums) / sum(counts), resampling whole blocks with replacement.
 
-    The blocks, not the tokens in them, are taken to be independent (Künsch 1989, non-overlapping blocks). A draw of N
-    blocks is a multinomial vector of how often each came up, so that all resamples are two matrix products. Percentiles
-    of N equal draws are too narrow by sqrt((N - 1) / N), and are corrected for that.
+    The blocks, not the tokens in them, are assumed independent (Künsch 1989, non-overlapping blocks). A draw of N
+    blocks is a multinomial vector of how often each was drawn, so that all resamples are two matmuls. Percentiles of N
+    equal draws are too narrow by sqrt((N - 1) / N), and are corrected for that.
 
-    None where there are fewer than two blocks or no resamples: nothing can be said.
+    None with fewer than two blocks or no resamples.
     """
     number = len(counts_N)
     if number < 2 or resamples < 1:
@@ -100,7 +100,7 @@ def block_bootstrap(
     generator = np.random.default_rng(seed)
     share = np.full(number, 1 / number)
     means = []
-    step = max(1, 4_000_000 // number)  # bounds the table of draws to some 32 MB
+    step = max(1, 4_000_000 // number)  # limits the table of draws to about 32 MB
     for start in range(0, resamples, step):
         draws_RN = generator.multinomial(number, share, size=min(step, resamples - start))
         means.append((draws_RN @ sums_N) / (draws_RN @ counts_N))

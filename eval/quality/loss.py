@@ -1,4 +1,4 @@
-"""Loss on held-out data: over the whole split, by position, and at longer lengths under each RoPE scaling."""
+"""Loss on held-out data: over the whole split, by position, and at longer lengths with each RoPE scaling."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ from eval.variants import CONTROL, Variant, at_training_length, beyond, control,
 from training.run_directory.run import Run, open_text
 from training.step import mesh as meshes
 
-Batches = Iterable[Mapping[str, np.ndarray]]  # tokens, targets, weights; maybe positions, segments, each [B, T]
-RECALL_ROWS = 512  # at the training length; fewer at longer ones, so that about as many answers are scored
+Batches = Iterable[Mapping[str, np.ndarray]]  # tokens, targets, weights; optionally positions, segments, each [B, T]
+RECALL_ROWS = 512  # at the training length; fewer at longer ones, so that about equally many answers are scored
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one length in batches; `dropped` counts the tokens of the text that no whole row holds."""
+    """Rows of one length in batches; `dropped` counts the tokens of the text that are in no whole row."""
 
     batches: Batches
     number: int  # of batches
-    dropped: int | None = None  # None: rows are drawn, not cut from a text
+    dropped: int | None = None  # None: rows are generated, not cut from a text
 
 
 class Source(Protocol):
@@ -39,22 +39,22 @@ class Source(Protocol):
     name: str
 
     def available(self) -> int | None:
-        """Returns the tokens that could be scored at the training length; None: any number of rows is made."""
+        """Returns the tokens that could be scored at the training length; None: any number of rows can be made."""
 
     def whole(self) -> tuple[Batches, int, int | None]:
         """Returns (batches at the training length, how many, bytes of text they score or None)."""
 
     def bytes_note(self) -> dict[str, Any]:
-        """Returns what eval/loss.json says of its bytes where they were not counted: how they are known, or why not."""
+        """Returns the note of eval/loss.json on bytes that were not counted: how they are known, or why not."""
 
     def documents(self) -> Iterator[np.ndarray] | None:
-        """Yields the document of each scored token for each batch of `whole`; None where rows are independent."""
+        """Yields the document of each scored token for each batch of `whole`; None if rows are independent."""
 
     def apart(self) -> "Apart | None":
-        """Returns what adds up the losses of `whole` for each text of a mixture; None where there is one text."""
+        """Returns the accumulator of the losses of `whole` for each text of a mixture; None if there is one text."""
 
     def at(self, length: int) -> Rows:
-        """Returns rows of exactly `length`, whatever other lengths are evaluated."""
+        """Returns rows of exactly `length`, independent of other evaluated lengths."""
 
     def sliding(self, length: int) -> tuple[Batches, int] | None:
         """Returns (overlapping windows of `length` that score the tokens of `at` once, how many batches), or None."""
@@ -66,25 +66,25 @@ class Source(Protocol):
 def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     """Returns eval/loss.json's content.
 
-    `loss` is in nats a token over every token of the validation split at the training length, or over about
-    `settings.loss_tokens` of them, in rows spread evenly over the split; `tokens` says how many were scored and
-    `settings.split_tokens` how many there are. `bits_per_byte` is the same information over the text's bytes, so that
-    tokenizers can be compared. Intervals are 95% block-bootstrap intervals over consecutive rows: they tell how far the
-    loss would move on other text of the kind, not on another seed. `by_length` scores about `settings.tokens` tokens in
-    rows of exactly each length, laid end to end (see `data.validation.ExactRows`; what is left behind the last row is
-    not scored, and counted as "dropped"); where `settings.sliding` asks for it also in windows that overlap (see
-    eval/quality/sliding.py), under "sliding". Beyond the training length "control" has the loss of the same rows with
-    attention windows of the training length: what is lower than that comes from farther back.
+    `loss` is in nats per token over every token of the validation split at the training length, or over about
+    `settings.loss_tokens` of them, in rows spread evenly over the split; `tokens` is the number scored and
+    `settings.split_tokens` the number available. `bits_per_byte` is the same information over the text's bytes, so that
+    tokenizers can be compared. Intervals are 95% block-bootstrap intervals over consecutive rows: they show how much
+    the loss would change on other text of the same kind, not with another seed. `by_length` scores about
+    `settings.tokens` tokens in rows of exactly each length, laid end to end (see `data.validation.ExactRows`; the
+    remainder after the last row is not scored, and counted as "dropped"), and with `settings.sliding` also in
+    overlapping windows (see eval/quality/sliding.py), under "sliding". Beyond the training length "control" has the
+    loss of the same rows with attention windows of the training length: any gain over it comes from farther back.
 
-    `split` is what was scored (`eval.split`), `text` its loss by piece of text (see `Tally.text`), which each entry of
-    `by_length` has for its own rows. The bytes of token files are measured from a decoded sample and said to be so
-    ("bytes_measured"), or not known ("bits_per_byte_reason").
+    `split` is the scored part (`eval.split`), `text` its loss by piece of text (see `Tally.text`), which each entry of
+    `by_length` has for its own rows. The bytes of token files are measured on a decoded sample and marked as such
+    ("bytes_measured"), or unknown ("bits_per_byte_reason").
 
-    Of a mixture of texts (`data.mixture`) `loss` is over all their validation tokens together, and `by_source` has each
-    text by its name: its share of the training rows, loss, interval, bits a byte, tokens and bytes.
+    For a mixture of texts (`data.mixture`) `loss` is over all their validation tokens together, and `by_source` has
+    each text by name: its share of the training rows, loss, interval, bits per byte, tokens and bytes.
 
     A run that does not train on text is scored on the answers of held-out rows of its main task ("source": "mqar", or
-    the name of another); beyond the training length on answers whose nearest copy lies farther back than it.
+    the name of another); beyond the training length on answers whose nearest copy is farther back than it.
     """
     source, devices = source_of(run), 1 if run.mesh is None else run.mesh.size
     batches, count, size = source.whole()
@@ -117,7 +117,7 @@ def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
 
 
 def source_of(run: Run) -> Source:
-    """Returns the held-out data of what a run trains on."""
+    """Returns the held-out data of a run's training sources."""
     if tasks.uses(run.config, "text"):
         return Text(run, open_text(run))
     return Task(run, tasks.main_task(run.config) or "mqar")
@@ -127,7 +127,7 @@ def _by_length(run: Run, source: Source, progress: Quiet) -> Iterator[dict[str, 
     known: dict[Any, dict[str, Any]] = {}
 
     def at(variant: Variant) -> dict[str, Any]:
-        assert variant.model is not None, "there is a reason not to evaluate"
+        assert variant.model is not None, "`reason` refuses this"
         key = scoring.function_key(variant.model, variant.length)
         if key not in known:
             known[key] = _at_length(run, source, variant, progress)
@@ -158,7 +158,7 @@ def _at_length(run: Run, source: Source, variant: Variant, progress: Quiet) -> d
     results = {**_figures(tally, resamples), "dropped": rows.dropped, "by_position": tally.by_position()}
     results["text"] = tally.text()
     if not tally.tokens:
-        results["reason"] = "no answer lies farther back than the training length"
+        results["reason"] = "no answer is farther back than the training length"
     windows = None if variant.scaling == CONTROL else source.sliding(variant.length)
     if windows is not None:
         moved = {"stride": sliding.stride(variant.length, run.config.eval.sliding)}
@@ -176,8 +176,8 @@ class Apart:
 
     Args:
         config: of the run.
-        stream: the validation split, or a part of it, whose documents say which text a token is of.
-        rows: those that are scored.
+        stream: the validation split, or a part of it, whose documents determine the text of a token.
+        rows: the scored ones.
     """
 
     def __init__(self, config: ConfigDict, stream: MixedStream, rows: Validation) -> None:
@@ -193,7 +193,7 @@ class Apart:
             tally.add(losses, np.where(texts == number, batch["weights"], 0), batch.get("positions"))
 
     def entries(self, resamples: int) -> list[dict[str, Any]]:
-        """Returns an entry for each text; `loss` is None where no token of it was scored."""
+        """Returns an entry for each text; `loss` is None if none of its tokens was scored."""
         results, ends = [], self._stream.ends.tolist()
         for number, (name, tally) in enumerate(zip(self._stream.names, self._tallies, strict=True)):
             start = ends[number] - len(self._stream.texts[number])
@@ -226,8 +226,8 @@ def _tallied(
 class Text:
     """The validation split, or its part `eval.split`: see `data.validation.ExactRows` for its rows at each length.
 
-    For sliding windows a row's worth of text at the split's beginning is not scored, so that each token has a whole
-    window before it. Documents that are packed apart are packed anew for each length.
+    For sliding windows the first row's worth of text is not scored, so that each token has a whole window before it.
+    Separately packed documents are packed again for each length.
     """
 
     name = "text"
@@ -236,11 +236,11 @@ class Text:
         self.run, self._corpus = run, corpus
         self._stream = parts.open_split(corpus, run.tokenizer, run.config.eval.split)
         self._joined = run.config.data.packing == "contiguous"
-        # Documents that are packed apart have no more before them than they have.
+        # Separately packed documents have no more context than themselves.
         self._slides = run.config.eval.sliding > 0 and self._joined
 
     def _rows(self, length: int) -> int:
-        """Returns the rows of a batch."""
+        """Returns the rows per batch."""
         return rows_at(length, self.run.config.data.length, self.run.config.eval.batch_size)
 
     def _packed(self, length: int, most: int) -> Validation:
@@ -274,8 +274,11 @@ class Text:
         if self._stream.byte_counts is not None:
             return {}
         if self._stream.bytes_per_token is None:
-            return {"bits_per_byte_reason": "the bytes of token files are not known without a tokenizer"}
-        return {"bytes_measured": "bytes a token of a decoded sample", "bytes_per_token": self._stream.bytes_per_token}
+            return {"bits_per_byte_reason": "the bytes of token files are unknown without a tokenizer"}
+        return {
+            "bytes_measured": "bytes a token of a decoded sample",
+            "bytes_per_token": self._stream.bytes_per_token,
+        }
 
     def documents(self) -> Iterator[np.ndarray]:
         """See `Source`."""
@@ -317,7 +320,7 @@ class Text:
 class Task:
     """Held-out rows of a task; only answers are scored.
 
-    Up to the training length rows are drawn as in training; beyond it rows ask from far (see `eval.retrieval.far`).
+    Up to the training length rows are drawn as in training; beyond it with far copies (see `eval.retrieval.far`).
     """
 
     def __init__(self, run: Run, name: str) -> None:
@@ -346,14 +349,14 @@ class Task:
     def at(self, length: int) -> Rows:
         """See `Source`."""
         rows = rows_at(length, self.config.data.length, self.config.eval.batch_size)
-        total = max(64, RECALL_ROWS * self.config.data.length // length)  # whatever the batch size
+        total = max(64, RECALL_ROWS * self.config.data.length // length)  # independent of the batch size
         most = beyond(self.config, length)
         task = self._far if most else self._task
         setting = {"length": length, "batch_size": rows, "rows": total, "vary": not most, "beyond": most}
         return Rows(retrieval.evaluation(task, self.config.seed, **setting), -(-total // rows))
 
     def sliding(self, length: int) -> None:
-        """See `Source`: a row has nothing before it."""
+        """See `Source`: a row has no text before it."""
 
     def reason(self, length: int) -> str | None:
         """See `Source`."""

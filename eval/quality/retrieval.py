@@ -17,7 +17,7 @@ from eval.quality.conditions import Condition, Found
 from eval.variants import TRAINED, Variant, at_training_length, beyond, control, kinds, rows_at, variants
 from training.run_directory.run import Run, open_text
 
-MOST_ROWS = 2**32  # a length and point of depth
+MOST_ROWS = 2**32  # per length and depth
 NOTHING = Answers(np.zeros(0), np.zeros(0, bool))
 MEASURES = ("accuracy", "exact_match", "answers_found")
 
@@ -25,21 +25,21 @@ MEASURES = ("accuracy", "exact_match", "answers_found")
 def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     """Returns eval/retrieval.json's content.
 
-    `mqar` asks for the value of a key among the pairs at the row's beginning; the other tasks are those of
-    data/retrieval. `by_length` has an entry for each length, scaling and number of needles ("pairs"), `cells` for each
-    depth too. Three measures: `accuracy`, the share of answers whose every token is the likeliest one, teacher-forced;
-    `exact_match`, the share of answers generated at their place, token for token; `answers_found`, the share that
-    stand anywhere in what is generated (RULER's measure). `rows` count rows, of which every answer must be right.
-    Intervals are 95%, for as many answers as are independent (eval/quality/intervals.py).
+    `mqar` asks for the value of a key among the pairs at the beginning of the row; the other tasks are those of
+    data/retrieval. `by_length` has an entry for each length, scaling and number of needles ("pairs"), `cells` also for
+    each depth. Three measures: `accuracy`, the share of answers whose every token has the highest logit,
+    teacher-forced; `exact_match`, the share of answers generated token for token at their position; `answers_found`,
+    the share that occur anywhere in the generated text (RULER's measure). `rows` counts rows, of which every answer
+    must be right. Intervals are 95%, for the number of independent answers (eval/quality/intervals.py).
 
-    Within the training length rows are as the run was trained on. Beyond it each answer's pair or needle stands once in
-    the row, and an entry of `by_length` counts the answers whose copy lies more than the training length back ("near"
-    counts the others); `distance` says how far. `control` is the local baseline: the run's model with its attention
-    window set to the training length. `measures_distance` is false where that does well, or where no answer lies
-    beyond the training length: what is right there need not have been retrieved from far.
+    Within the training length rows are as in training. Beyond it each answer's pair or needle occurs once in the row,
+    and an entry of `by_length` counts the answers whose copy is more than the training length back ("near" counts the
+    others); `distance` has the distances. `control` is the local baseline: the run's model with its attention window
+    set to the training length. `measures_distance` is false if that does well, or if no answer is beyond the training
+    length: correct answers need not have been retrieved from far then.
 
-    `pairs` is the number that the run's headline is about: the one it trains with, or the largest asked. `accuracy` is
-    that at the training length, `effective_length` the longest up to which every length reaches the threshold
+    `pairs` is the number that the run's headline is about: the one it trains with, or the largest evaluated. `accuracy`
+    is that at the training length, `effective_length` the longest up to which every length reaches the threshold
     (eval/quality/effective.py), for other numbers under "by_pairs". `records` has every answer.
     """
     name = task_of(run)
@@ -80,22 +80,22 @@ def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
 
 
 class Asked:
-    """What a task's answers are under each variant; models that compute one function are asked once."""
+    """A task's answers for each variant; models that compute the same function are evaluated once."""
 
     def __init__(self, task: "Task") -> None:
         self._task, self._config = task, task.run.config
         self._known: dict[Any, Found] = {}
 
     def of(self, variant: Variant, number: int | None) -> Found:
-        """Returns the answers under a variant that has a model."""
-        assert variant.model is not None, "there is a reason not to ask"
+        """Returns the answers of a variant that has a model."""
+        assert variant.model is not None, "`reason` refuses this"
         key = (number, scoring.function_key(variant.model, variant.length))
         if key not in self._known:
             self._known[key] = self._task.ask(variant, number)
         return self._known[key]
 
     def control(self, variant: Variant, number: int | None) -> tuple[Variant, Found | None] | None:
-        """Returns the local baseline at a variant's length and its answers; None where none is to be asked."""
+        """Returns the local baseline at a variant's length and its answers; None if there is none."""
         if not self._config.eval.retrieval.control or not beyond(self._config, variant.length):
             return None
         local = control(self._config, variant)
@@ -108,14 +108,14 @@ def _effective(run: Run, by_length: Sequence[Mapping[str, Any]]) -> dict[str, An
 
 
 def _lengths(config: ConfigDict) -> list[Variant]:
-    """Returns the variants asked for, and the run as it was trained, which `accuracy` is about."""
+    """Returns the requested variants, and the run as trained, which `accuracy` is about."""
     result = variants(config)
     own = any(variant.multiple == 1 for variant in result)
     return result if own else [at_training_length(config), *result]
 
 
 def task_of(run: Run) -> str:
-    """Returns the task: the one asked for, or the one the run trains on, or passkey where it reads text alone."""
+    """Returns the task: the requested one, or the one the run trains on, or passkey if it reads only text."""
     return tasks.asked(run.config)
 
 
@@ -127,11 +127,11 @@ def _batches(run: Run, variant: Variant) -> Iterator[tuple[int, int, int]]:
         yield first, rows, min(rows, total - first)
 
 
-COUNTED = "each answer once; beyond the training length those whose nearest copy lies farther back than it"
+COUNTED = "each answer once; beyond the training length those whose nearest copy is farther back than it"
 
 
 class Task:
-    """A task of data/retrieval, over held-out rows; haystacks of text are cut from the validation split."""
+    """A task of data/retrieval, on held-out rows; haystacks of text are cut from the validation split."""
 
     def __init__(self, run: Run, name: str) -> None:
         self.run, self.settings = run, {"counted": COUNTED, "local_above_chance": tasks.LOCAL}
@@ -140,12 +140,12 @@ class Task:
         try:
             self.task = make(run, name)
             self._far = far(run, self.task)
-        except UserError as error:  # a tokenizer of few characters, no text
+        except UserError as error:  # a tokenizer with too few characters, no text
             self._why = str(error)
         self.own = None if self.task is None else self.task.needles
 
     def reason(self, length: int, needles: int | None) -> str | None:
-        """Returns why the run cannot be asked at `length`, or None."""
+        """Returns why the run cannot be evaluated at `length`, or None."""
         if self.task is None:
             return self._why
         needed, size = tasks.bare_vocabulary(self.run.config, self.task.name), self.run.config.model.vocab_size or 0
@@ -154,19 +154,19 @@ class Task:
         return too_short(self.task, length, needles) or no_filler(self.run.config, self._far, length, needles)
 
     def chance(self, needles: int | None) -> float:
-        """Returns the share of answers that a guess among all values gets right."""
-        assert self.task is not None, "there is a reason not to ask"
+        """Returns the share of answers that uniform guessing among all values gets right."""
+        assert self.task is not None, "`reason` refuses this"
         return self.task.chance(needles)
 
     def ask(self, variant: Variant, needles: int | None) -> Found:
-        """Returns the answers at one length under one scaling.
+        """Returns the answers at one length with one scaling.
 
-        Where a short row has no other place for the needle, two depths of the grid give one and the same row: it counts
-        once, or one answer would pass for several.
+        If a short row has no other position for the needle, two depths of the grid give the same row: it counts once,
+        or one answer would count as several.
         """
         run, settings = self.run, self.run.config.eval.retrieval
         task = self._far if beyond(run.config, variant.length) else self.task
-        assert task is not None and variant.model is not None, "there is a reason not to ask"
+        assert task is not None and variant.model is not None, "`reason` refuses this"
         points = np.linspace(0.0, 1.0, settings.depths) if settings.depths > 1 else np.array([0.5])
         depths = cells.centres(settings.depths) if task.all_depths else points
         draw, length = retrieval.Draw(run.config.seed, held_out=True), variant.length + 1
@@ -195,7 +195,7 @@ class Task:
 
 
 def _merged(places: Mapping[int, set[int]], depths: np.ndarray) -> dict[int, list[float]]:
-    """Returns {index of a cell: the other depths of the grid whose every needle fell into it}."""
+    """Returns {index of a cell: the other depths of the grid whose needles all fell into it}."""
     results: dict[int, list[float]] = {}
     for point, cells_of in places.items():
         if len(cells_of) == 1 and cells_of != {point}:
@@ -204,10 +204,10 @@ def _merged(places: Mapping[int, set[int]], depths: np.ndarray) -> dict[int, lis
 
 
 def make(run: Run, name: str) -> retrieval.Task:
-    """Returns a task as a run is asked it, its haystack cut from the run's validation split where it is text.
+    """Returns a task for evaluating a run; haystacks of text are cut from the run's validation split.
 
     Raises:
-        UserError: the run cannot be asked it: no tokenizer or one of few characters, or no text.
+        UserError: the run lacks a suitable tokenizer, or text.
     """
     expected = run.config.eval.retrieval.haystack
     expected = run.config.data.retrieval.haystack if expected == "auto" else expected
@@ -218,7 +218,7 @@ def make(run: Run, name: str) -> retrieval.Task:
 
 
 def far(run: Run, task: retrieval.Task) -> retrieval.Task:
-    """Returns the task as it is asked beyond the training length; only tasks of pairs have other rows there."""
+    """Returns the task for lengths beyond the training length; only tasks of pairs have other rows there."""
     if not isinstance(task, retrieval.PairTask):
         return task
     settings, power = run.config.eval.retrieval, run.config.data.mqar.power
@@ -240,7 +240,7 @@ def no_filler(config: ConfigDict, task: retrieval.Task | None, length: int, need
 
 
 def _text(run: Run) -> streams.Stream | None:
-    """Returns the validation split that haystacks and filler are cut from; None where the run reads no text."""
+    """Returns the validation split for haystacks and filler; None if the run reads no text."""
     if run.tokenizer is None:
         return None
     corpus = open_text(run)
@@ -248,9 +248,9 @@ def _text(run: Run) -> streams.Stream | None:
 
 
 def _forced(run: Run, variant: Variant, rows: retrieval.Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (each answer's mean loss in nats a token, whether each of its tokens was the likeliest), [n, A] both."""
+    """Returns (each answer's mean loss in nats per token, whether all of its tokens have the highest logit), [n, A]."""
     losses, likeliest = scoring.score(variant.model, run.params, rows.batch())
-    column = np.arange(likeliest.shape[1]) + 1  # of the token that is predicted
+    column = np.arange(likeliest.shape[1]) + 1  # of the predicted token
     # [n, A, T]
     inside = (column >= rows.spans[:, :, :1]) & (column < rows.spans[:, :, 1:])
     right = ((likeliest == rows.tokens[:, 1:])[:, None] | ~inside).all(axis=2)
@@ -258,14 +258,13 @@ def _forced(run: Run, variant: Variant, rows: retrieval.Rows) -> tuple[np.ndarra
 
 
 def _generated(run: Run, variant: Variant, rows: retrieval.Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Goes on greedily from each row's prompt, by as many tokens as its answers have and `extra_tokens` more.
+    """Continues each row's prompt greedily, by as many tokens as its answers have plus `extra_tokens`.
 
-    Prompts of different lengths are padded on the left, to a width that batches share, so that few programs are
-    compiled.
+    Prompts of different lengths are padded on the left, to a common width per batch, so that few programs are compiled.
 
     Returns:
-        (whether each answer stands at its place, bool [n, A]; whether it stands anywhere in what was generated, bool
-        [n, A]; what was generated as text, object [n]).
+        (whether each answer matches at its position, bool [n, A]; whether it occurs anywhere in the generated text,
+            bool [n, A]; the generated text, object [n]).
     """
     longest = int((rows.ends - rows.prompts).max())
     ragged = bool((rows.prompts != rows.prompts[0]).any())
@@ -278,7 +277,7 @@ def _generated(run: Run, variant: Variant, rows: retrieval.Rows) -> tuple[np.nda
     same = answer[:, :longest] == np.take_along_axis(rows.tokens, np.minimum(column, rows.tokens.shape[1] - 1), axis=1)
     inside = (column[:, None] >= rows.spans[:, :, :1]) & (column[:, None] < rows.spans[:, :, 1:])
     right = (same[:, None] | ~inside).all(axis=2)
-    budgets = rows.ends - rows.prompts + answer.shape[1] - longest  # of each row's own answers, not the longest's
+    budgets = rows.ends - rows.prompts + answer.shape[1] - longest  # for each row's own answers, not the longest's
     said = _texts([row[:most] for row, most in zip(answer, budgets, strict=True)], _words(run))
     result = np.zeros(right.shape, bool)
     for row, references in enumerate(rows.references):
@@ -287,9 +286,9 @@ def _generated(run: Run, variant: Variant, rows: retrieval.Rows) -> tuple[np.nda
 
 
 def holds(text: str, reference: str) -> bool:
-    """Tells whether a text holds a reference answer, in capitals or not, and not as part of a longer word or number.
+    """Returns whether a text contains a reference answer, ignoring case, and not as part of a longer word or number.
 
-    RULER counts parts of longer words too; with numbers of two digits that would be right by chance.
+    RULER counts parts of longer words too; with two-digit numbers that would be right by chance.
     """
     return re.search(rf"(?<!\w){re.escape(reference)}(?!\w)", text, re.IGNORECASE) is not None
 
@@ -298,7 +297,7 @@ def _continued(
     run: Run, variant: Variant, prompts: np.ndarray, tokens: int, mask: np.ndarray | None = None
 ) -> np.ndarray:
     """Returns int [n, tokens + extra_tokens], or fewer where a learned table ends."""
-    assert variant.model is not None, "there is a reason not to ask"
+    assert variant.model is not None, "`reason` refuses this"
     most = tokens + run.config.eval.retrieval.extra_tokens
     if "learned" in kinds(variant.model):
         most = max(tokens, min(most, variant.model.position.max_length + 1 - prompts.shape[1]))
@@ -315,7 +314,7 @@ def _answers(
     found: np.ndarray | None = None,
     said: np.ndarray | None = None,
 ) -> Answers:
-    """Returns the answers that count, of [n, A]; `number` is the first row's."""
+    """Returns the answers that count, of [n, A]; `number` is that of the first row."""
     row, place = np.nonzero(counted)
     return Answers(
         depth=rows.depths[counted],
@@ -335,7 +334,7 @@ def _words(run: Run) -> Any:
 
 
 def _numbers(tokens: Any) -> str:
-    """Returns tokens as numbers, as the references of tasks of bare tokens have them."""
+    """Returns tokens as numbers, like the references of tasks in bare tokens."""
     return " ".join(map(str, np.atleast_1d(tokens).tolist()))
 
 

@@ -1,4 +1,4 @@
-"""Teacher-forced scores of a model: the loss and the argmax at every token, with memory bounded in the vocabulary."""
+"""Teacher-forced scores: the loss and the argmax at every token, with memory bounded in the vocabulary."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ from models.positions import stretched
 from training.step import mesh as meshes
 from training.step.loss import token_losses
 
-LOGITS = 2**24  # logits held at once (64 MB in float32); longer batches are scored in pieces along the row
+LOGITS = 2**24  # logits in memory at once (64 MB in float32); longer batches are scored in pieces along the row
 
 
 @functools.lru_cache(maxsize=64)
@@ -35,7 +35,7 @@ def graphdef(model_config: ConfigDict) -> Any:
 
 
 class _Graph:
-    """A NNX graph as a static argument whose hash is computed once, not at every call of a program."""
+    """An NNX graph as a static argument whose hash is computed once, not at every call of a program."""
 
     def __init__(self, graph: Any) -> None:
         self.graph = graph
@@ -49,7 +49,7 @@ class _Graph:
 
 
 class Prepared:
-    """What scoring derives from a config.model, derived once for each length and not at every batch.
+    """Everything scoring derives from a config.model, computed once per length and not for every batch.
 
     The config must not be changed afterwards.
     """
@@ -83,7 +83,7 @@ def _in_pieces(model: Transformer, hidden_BTD: Array, targets_BT: Array, size: i
 
 
 def function_key(model_config: ConfigDict, length: int) -> tuple[Any, ...]:
-    """Returns a key that is equal where two models compute the same function of rows of `length`."""
+    """Returns a key that is equal for two models that compute the same function of rows of `length`."""
     config, frequencies = stretched.share(model_config, length)
     numbers = [(kind, *(number.tobytes() for number in result)) for kind, result in frequencies.items()]
     return (length, json.dumps(validate.to_dict(config), sort_keys=True), *numbers)
@@ -100,7 +100,7 @@ def _score(
         parts = axes.shards("length")
         if parts == 1:
             return token_scores(model, hidden_BTD, batch["targets"], vocab_size)
-        # Each device makes the logits of its own part of the rows, in pieces of their own.
+        # Each device computes the logits of its own part of the rows, in its own pieces.
         given = (x.reshape(x.shape[0], parts, -1, *x.shape[2:]) for x in (hidden_BTD, batch["targets"]))
         hidden, targets = (axes.constrain(x, "batch", "length", *[None] * (x.ndim - 2)) for x in given)
         by_part = jax.vmap(lambda h, t: token_scores(model, h, t, vocab_size), in_axes=1, out_axes=1)
@@ -122,10 +122,10 @@ def score(
     """Scores a batch.
 
     Args:
-      model: resolved config.model; of many batches `Prepared` saves what is the same for all.
+      model: resolved config.model; for many batches `Prepared` saves repeated work.
       params: parameters of that model.
-      batch: tokens, targets int32 [B, T]; maybe positions, segments int32 [B, T].
-      rules: how arrays lie on a mesh; None: on one device.
+      batch: tokens, targets int32 [B, T]; optionally positions, segments int32 [B, T].
+      rules: sharding over a mesh; None: one device.
 
     Returns:
       (losses float32 [B, T] in nats, argmax of the logits int32 [B, T]).
@@ -140,7 +140,7 @@ def score(
     parts = 1 if rules is None else rules.shards("length")
     if expected["tokens"].shape[1] % parts:
         raise UserError(
-            f"mesh.context = {parts}: must divide every length evaluated, {expected['tokens'].shape[1]} too"
+            f"mesh.context = {parts}: must divide every evaluated length, such as {expected['tokens'].shape[1]}"
         )
     laid = meshes.whole_batch(rules, expected)
     result = _score(graph, params, laid, prepared.vocab_size, frequencies, rules)
@@ -166,7 +166,7 @@ def answer(
       mask_BT: 1 for a token, 0 for padding on the left; None: no padding.
       drawing: temperature, top_p and key of `decode.generate`; without them the likeliest tokens.
     """
-    # While the answer grows the length does, so a scaling that reads it keeps its own program.
+    # The length grows with the answer, so a scaling that depends on it keeps its own program.
     config, frequencies = stretched.share(model_config, None)
     result = decode.generate(
         graphdef(config), params, prompts_BT, max_new=max_new, mask_BT=mask_BT, frequencies=frequencies, **drawing

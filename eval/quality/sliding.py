@@ -1,9 +1,9 @@
-"""Sliding-window evaluation: windows that overlap, of which only the last tokens are scored.
+"""Sliding-window evaluation: overlapping windows, of which only the last tokens are scored.
 
-In windows laid end to end the first tokens of each have little before them, and longer windows have fewer such tokens.
-So a loss that falls with the window's length need not come from use of the length: with ALiBi most of it does not
-(Press et al., arXiv 2108.12409, section 4 and appendix B). Here a window moves by a share of its length and scores
-only what it has moved by, so that each token is predicted from nearly a whole window whatever the window's length.
+In windows laid end to end the first tokens of each have little context, and longer windows have fewer such tokens. So a
+loss that decreases with the window's length need not come from use of the length: with ALiBi most of it does not (Press
+et al., arXiv 2108.12409, section 4 and appendix B). Here a window advances by a share of its length and scores only its
+new tokens, so that each token is predicted from nearly a whole window for every window length.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,12 +12,12 @@ import numpy as np
 
 
 def stride(window: int, share: float) -> int:
-    """Returns by how many tokens a window moves."""
+    """Returns by how many tokens a window advances."""
     return max(1, round(share * window))
 
 
 def count(scored: int, window: int, share: float, rows: int, batches: int, batch_size: int) -> int:
-    """Returns how many batches `windows` gives for `batches` batches of `rows` rows that score `scored` tokens each."""
+    """Returns how many batches `windows` yields for `batches` batches of `rows` rows, `scored` tokens each."""
     return batches * -(-rows * -(-scored // stride(window, share)) // batch_size)
 
 
@@ -28,9 +28,9 @@ def windows(
 
     Args:
         batches: tokens, targets, weights, [B, 2 N].
-        window: tokens a window, N at most.
-        share: of the window that it moves by, in (0, 1].
-        batch_size: windows a batch; the last batch of each old one is filled up with weight 0.
+        window: tokens per window, at most N.
+        share: of the window by which it advances, in (0, 1].
+        batch_size: windows per batch; the last batch of each input batch is padded with weight 0.
 
     Yields:
         tokens, targets, weights, [batch_size, window], in the text's order.
@@ -38,7 +38,7 @@ def windows(
     step = stride(window, share)
     for batch in batches:
         half = batch["tokens"].shape[1] // 2
-        begins = np.arange(half, 2 * half, step)  # of what each window scores
+        begins = np.arange(half, 2 * half, step)  # of the scored part of each window
         ends = np.minimum(begins + step, 2 * half)
         columns = ends[:, None] - window + np.arange(window)
         cut = {name: batch[name][:, columns].reshape(-1, window) for name in ("tokens", "targets", "weights")}

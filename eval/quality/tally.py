@@ -1,4 +1,4 @@
-"""Adds up token losses: by row for intervals, by position for the curve, in float64 on the host."""
+"""Sums token losses: by row for intervals, by position for the curve, in float64 on the host."""
 
 import math
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ import numpy as np
 
 from eval.quality import intervals
 
-MIN_DOCUMENTS = 8  # of fewer the spread is hardly known
-MOST_PIECES = 1000  # of text in eval/loss.json
+MIN_DOCUMENTS = 8  # with fewer the spread is hardly known
+MOST_PIECES = 1000  # maximum pieces of text in eval/loss.json
 
 
 def position_bins(length: int) -> list[tuple[int, int]]:
-    """Returns half-open bins [start, end) that cover 0 .. length: octaves, from 16 on two bins an octave."""
+    """Returns half-open bins [start, end) that cover 0 .. length: octaves, from 16 on two bins per octave."""
     edges = [0, 1, 2, 4, 8, 16, 24]
     while edges[-1] < length:
         edges.append(2 * edges[-2])
@@ -22,7 +22,7 @@ def position_bins(length: int) -> list[tuple[int, int]]:
 
 
 class Tally:
-    """Losses of rows of up to `length` tokens, added in the text's order."""
+    """Losses of rows of up to `length` tokens, summed in the text's order."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -42,10 +42,10 @@ class Tally:
     ) -> None:
         """Adds a batch: losses in nats, weights (0: not scored), positions in the document (None: columns).
 
-        `documents_BT` are the scored tokens' documents, 0 or more, where they are known.
+        `documents_BT` are the scored tokens' documents, 0 or more, if known.
         """
         weights_BT = np.asarray(weights_BT, np.float64)
-        # A masked loss may be anything, NaN included, and must not count.
+        # A masked loss may be anything, including NaN, and must not count.
         weighted_BT = np.where(weights_BT > 0, np.asarray(losses_BT, np.float64), 0.0) * weights_BT
         if positions_BT is None:
             self.position_loss[: weighted_BT.shape[1]] += weighted_BT.sum(0)
@@ -69,11 +69,11 @@ class Tally:
         self.document_tokens += np.bincount(result, weights_BT[scored_BT], number)
 
     def text(self) -> dict[str, Any] | None:
-        """Returns the loss by piece of text, so that two runs can be compared piece by piece; None for nothing scored.
+        """Returns the loss by piece of text, to compare two runs piece by piece; None if nothing is scored.
 
-        `loss` is in nats, summed over each piece, `tokens` how many it scores. Pieces are documents, where there are
-        MIN_DOCUMENTS of them and consecutive ones together where there are more than MOST_PIECES; else blocks of
-        consecutive rows, as of the interval.
+        `loss` is in nats, summed over each piece, `tokens` how many it scores. Pieces are documents, if there are at
+        least MIN_DOCUMENTS, combining consecutive ones if there are more than MOST_PIECES; else blocks of consecutive
+        rows, as for the interval.
         """
         if not self.tokens:
             return None
@@ -89,12 +89,12 @@ class Tally:
 
     @property
     def tokens(self) -> float:
-        """How much weight was scored: tokens, where weights are 0 and 1."""
+        """The scored weight: the number of tokens if weights are 0 and 1."""
         return float(self.position_tokens.sum())
 
     @property
     def loss(self) -> float | None:
-        """Nats a token; None where nothing was scored."""
+        """Nats per token; None if nothing was scored."""
         # Rows, not positions, so that the order of addition does not depend on the batch size.
         return float(math.fsum(np.concatenate(self.row_loss)) / self.tokens) if self.tokens else None
 
@@ -106,7 +106,7 @@ class Tally:
         return intervals.block_bootstrap(sums, counts, resamples=resamples)
 
     def by_position(self) -> dict[str, list[Any]]:
-        """Returns the loss in bins of positions: {start, end (exclusive), loss, tokens}; empty bins are left out."""
+        """Returns the loss in bins of positions: {start, end (exclusive), loss, tokens}, without empty bins."""
         rows = []
         for start, end in position_bins(self.length):
             tokens = self.position_tokens[start:end].sum()
@@ -117,7 +117,7 @@ class Tally:
 
 
 def bits_per_byte(loss: float, tokens: float, count: int) -> float:
-    """Returns loss (nats a token) over `tokens` tokens that stand for `count` bytes, in bits a byte."""
+    """Returns loss (nats per token) over `tokens` tokens that stand for `count` bytes, in bits per byte."""
     return loss * tokens / (math.log(2) * count)
 
 

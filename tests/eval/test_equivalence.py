@@ -323,7 +323,7 @@ def test_it_is_asked_for_by_name_and_refuses_in_one_line() -> None:
     assert "equivalence" in command.EVALUATIONS and "equivalence" not in command.DEFAULT
     for arguments, words in (
         (["--workdir=a", "--config=b"], "give either --workdir=RUN or --config=FILE"),
-        (["--workdir=a", "--out=b"], "--out: goes with --config"),
+        (["--workdir=a", "--out=b"], "--out: needs --config"),
         (["--workdir=a", "--config.model.width=8"], "only --config.eval"),
     ):
         with pytest.raises(UserError, match=words):
@@ -332,7 +332,7 @@ def test_it_is_asked_for_by_name_and_refuses_in_one_line() -> None:
 
 @pytest.mark.parametrize("given, message", [
     (["--target=h1000:1"], "--target=h1000:1: must be"),
-    (["--target=h100:1", "--length=8"], "--length: does not go with --target"),
+    (["--target=h100:1", "--length=8"], "--length: cannot be combined with --target"),
 ])  # fmt: skip
 def test_a_target_that_is_none_or_with_shapes_of_its_own_is_refused(given: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
@@ -385,7 +385,7 @@ def test_a_grid_takes_the_place_of_the_configs_own(monkeypatch: pytest.MonkeyPat
     assert {row["status"] for row in result["rows"]} == {"refused"}
     with pytest.raises(UserError, match=r"--schemes: 'rop' must be one of .* did you mean rope"):
         main.main(["--config=configs/tiny.py", "--target=h100:1", "--schemes=rop"])
-    for given, message in ((["--lengths=0"], "goes with --target"), (["--target=h100:1", "--lengths=0"], "above 0")):
+    for given, message in ((["--lengths=0"], "needs --target"), (["--target=h100:1", "--lengths=0"], "above 0")):
         with pytest.raises(UserError, match=message):
             main.main(["--config=configs/tiny.py", *given])
 

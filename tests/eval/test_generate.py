@@ -134,16 +134,16 @@ def marked(at: tuple[int, int], value: int, like: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        (good(input_ids=None), "holds no input_ids"),
+        (good(input_ids=None), "has no input_ids"),
         (good(attention_masks=np.ones_like(IDS)), "holds attention_masks; .* did you mean attention_mask?"),
         (good(input_ids=IDS.astype(np.float32)), "input_ids is F32; must be whole numbers"),
         (good(input_ids=IDS[0]), r"input_ids is \[7\]; must be \[batch, length\]"),
         (good(input_ids=IDS[:, :0], attention_mask=None), r"input_ids is \[3, 0\]"),
-        (good(input_ids=marked((1, 2), VOCAB, IDS)), r"input_ids\[1, 2\] = 40: the run's tokens are 0 \.\. 39"),
+        (good(input_ids=marked((1, 2), VOCAB, IDS)), r"input_ids\[1, 2\] = 40: the run's token ids are 0 \.\. 39"),
         (good(input_ids=marked((0, 0), -1, IDS)), r"input_ids\[0, 0\] = -1"),
         (good(attention_mask=np.ones((3, 6), int)), r"attention_mask is \[3, 6\], input_ids \[3, 7\]"),
         (good(attention_mask=np.ones_like(IDS, np.float32)), "attention_mask is F32"),
-        (good(attention_mask=2 * np.ones_like(IDS)), "attention_mask: must hold 0 and 1"),
+        (good(attention_mask=2 * np.ones_like(IDS)), "attention_mask: must have only 0 and 1"),
         (good(attention_mask=marked((2, 6), 0, np.ones_like(IDS))), "attention_mask, row 2: .* padding on the left"),
         (good(attention_mask=marked((1, 3), 0, np.ones_like(IDS))), "attention_mask, row 1"),
     ],
@@ -186,7 +186,7 @@ def test_files_that_are_none(workdir: Path, tmp_path: Path) -> None:
         call(f"--tokens={tmp_path / 'nothing'}", out)
     with pytest.raises(UserError, match="is not a safetensors file"):
         call(f"--tokens={tmp_path / 'text'}", out)
-    with pytest.raises(UserError, match="--out: goes with --tokens"):
+    with pytest.raises(UserError, match="--out: needs --tokens"):
         call(f"--tokens={tmp_path / 'text'}")
     with pytest.raises(UserError, match="must be a file to write"):
         call(f"--tokens={tmp_path / 'text'}", f"--out={tmp_path / 'text'}")

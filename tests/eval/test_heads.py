@@ -222,7 +222,7 @@ def test_the_interval_of_a_column_is_the_block_bootstraps():
 def test_maps_of_other_numbers_are_refused(heads_run, monkeypatch):
     monkeypatch.setattr(maps.Layer, "sinks", True)  # as if a switch were forgotten
     monkeypatch.setattr(per_head, "DIFFERENT", {"float32": 1e-9, "bfloat16": 1e-9})
-    with pytest.raises(RuntimeError, match="the attention maps differ from what the core gave"):
+    with pytest.raises(RuntimeError, match="the attention maps differ from the kernel's output"):
         per_head.evaluate(heads_run, Quiet())
 
 

@@ -75,7 +75,9 @@ def test_another_kv_storage_is_measured_where_asked(workdir: Path):
 
 
 def test_an_unknown_evaluation_is_answered_with_the_nearest(workdir: Path):
-    with pytest.raises(UserError, match=r"'retreival' is no evaluation.*loss, retrieval, .*did you mean retrieval\?"):
+    with pytest.raises(
+        UserError, match=r"'retreival' is not an evaluation.*loss, retrieval, .*did you mean retrieval\?"
+    ):
         command.evaluate(workdir, ["loss", "retreival"])
 
 
@@ -92,7 +94,7 @@ def test_mistakes_are_found_before_a_checkpoint_is_read(workdir: Path, tmp_path:
 def test_only_evaluation_can_be_changed(workdir: Path):
     with pytest.raises(UserError, match=r"--config.model.num_heads: the run is trained"):
         command.main([f"--workdir={workdir}", "--config.model.num_heads=4"])
-    with pytest.raises(UserError, match="names no evaluation"):
+    with pytest.raises(UserError, match="is empty"):
         command.main([f"--workdir={workdir}", "--evals=,"])
 
 
