@@ -2,8 +2,8 @@
 
     python -m bench.audit PIP_AUDIT SERVICE
 
-Ends with 0 where every dependency was answered for and nothing is known of any; with 1 where a vulnerability was found;
-with 3 where nothing was found but the service did not answer for all, which is no finding and no clean bill either.
+Exit code 0 if every dependency was checked and none has a known vulnerability; 1 if a vulnerability was found; 3 if
+none was found but the service did not answer for all, which is neither a finding nor a clean result.
 """
 
 import json
@@ -17,18 +17,18 @@ OPTIONS = ("--no-deps", "--disable-pip", "--progress-spinner=off", "--format=jso
 
 
 def verdict(output: str, errors: str, service: str) -> tuple[int, list[str]]:
-    """Returns the exit code, and the lines that say why.
+    """Returns the exit code, and the lines that explain it.
 
     Args:
-        output: of pip-audit, JSON where it came to an end.
-        errors: what it said beside.
-        service: that was asked.
+        output: of pip-audit, JSON if it finished.
+        errors: its standard error.
+        service: that was queried.
     """
     try:
         dependencies: list[Mapping[str, Any]] = json.loads(output)["dependencies"]
     except (ValueError, KeyError, TypeError):
         messages = [line.strip() for line in errors.splitlines() if line.strip()]
-        return NO_ANSWER, [f"{service} gave no answer, so nothing is known: {(messages or ['no output'])[-1]}"]
+        return NO_ANSWER, [f"{service} did not answer, so nothing is known: {(messages or ['no output'])[-1]}"]
     results = [
         f"{one['name']} {one['version']}: {vulnerability['id']}, fixed in "
         f"{', '.join(vulnerability.get('fix_versions') or ['no version yet'])}"
@@ -38,13 +38,13 @@ def verdict(output: str, errors: str, service: str) -> tuple[int, list[str]]:
     silent = [f"{one['name']}: {one['skip_reason']}" for one in dependencies if "skip_reason" in one]
     lines = [f"vulnerable: {line}" for line in results] + [f"no answer: {line}" for line in silent]
     if not dependencies:
-        return NO_ANSWER, [f"{service} was asked about no dependency"]
+        return NO_ANSWER, [f"{service} checked no dependency"]
     summary = f"{len(dependencies)} dependencies, {len(results)} vulnerabilities, {len(silent)} without an answer"
     return FOUND if results else NO_ANSWER if silent else CLEAN, [*lines, f"{service}: {summary}"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs pip-audit and says what came of it."""
+    """Runs pip-audit and prints the verdict."""
     program, service = argv
     ran = subprocess.run([program, *OPTIONS, f"--vulnerability-service={service}"], capture_output=True, text=True)
     code, lines = verdict(ran.stdout, ran.stderr, service)

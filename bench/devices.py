@@ -1,8 +1,8 @@
-"""python -m bench.devices [--steps=12]: one run on every mesh, and from each one's checkpoint on every other.
+"""python -m bench.devices [--steps=12]: one run on every mesh, and each one's checkpoint resumed on every other.
 
 The same seed and the same batches are trained on one device, on eight simulated ones in several meshes, and on two
-processes of two. Printed are how far the losses are from one device's, and from whose checkpoint of half-way each mesh
-goes on to the same losses. Rows hold different numbers of tokens that count, and dropout is on.
+processes of two. It prints how far the losses are from one device's, and whether each mesh resumes another's checkpoint
+at half-way to the same losses. Rows have different numbers of scored tokens, and dropout is on.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-# Every kind of axis a table divides, KV heads that some meshes must replicate, and rows of unequal weight.
+# Every kind of axis that a table divides, KV heads that some meshes must replicate, and rows of unequal weight.
 SETTINGS = {
     "model.width": 32, "model.num_layers": 2, "model.num_heads": 8, "model.num_kv_heads": 2, "model.mlp_width": 64,
     "model.dropout": 0.1, "data.length": 64, "data.batch_size": 8, "data.packing": "segments",
@@ -64,7 +64,7 @@ def config_of(cell: Cell, steps: int, settings: Mapping[str, Any]) -> Any:
 
 
 def worker(path: Path) -> None:
-    """Trains the tasks of a file, [{"workdir", "mesh"}, ...], one after the other in this process."""
+    """Trains the tasks of a file, [{"workdir", "mesh"}, ...], in turn in this process."""
     from training.runtime import distributed
 
     distributed.initialise()
@@ -79,14 +79,14 @@ def worker(path: Path) -> None:
 
 
 def free_port() -> int:
-    """Returns a port that nobody listens on."""
+    """Returns a free port."""
     with socket.socket() as result:
         result.bind(("127.0.0.1", 0))
         return int(result.getsockname()[1])
 
 
 def environments(processes: int, devices: int) -> list[dict[str, str]]:
-    """Returns the environment of each of several processes of simulated devices that are to find one another."""
+    """Returns the environment of each of several processes of simulated devices that are to connect."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "ABLAX_CLUSTER": "none"}
     if processes == 1:
@@ -97,7 +97,7 @@ def environments(processes: int, devices: int) -> list[dict[str, str]]:
 
 
 def trained(folder: Path, tasks: Sequence[tuple[Path, Cell]], steps: int, settings: Mapping[str, Any]) -> None:
-    """Trains run directories on their cells, all of one kind of processes in one start.
+    """Trains run directories on their cells, all of one kind of process in one start.
 
     Raises:
         RuntimeError: one of the processes failed.
@@ -121,13 +121,13 @@ def trained(folder: Path, tasks: Sequence[tuple[Path, Cell]], steps: int, settin
 
 
 def losses(run: Path) -> list[float]:
-    """Returns a run's training losses, step by step, and its validation loss."""
+    """Returns a run's training losses by step, and its validation loss."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [*(line["train_loss"] for line in lines), lines[-1]["val_loss"]]
 
 
 def half_way(run: Path, to: Path, steps: int) -> Path:
-    """Copies a run as it was when it had only its checkpoint of half-way, as a kill would have left it."""
+    """Copies a run with only its checkpoint at half-way, as a kill would have left it."""
     shutil.copytree(run, to)
     shutil.rmtree(to / "checkpoints" / str(steps))
     record = json.loads((to / "run.json").read_text())
@@ -140,7 +140,7 @@ def measured(
 ) -> dict[str, Any]:
     """Returns {"trace": {cell: largest difference}, "restored": {from: {on: largest difference}}, "losses": of one}.
 
-    Differences are relative, from the losses of the first cell, which trained undisturbed.
+    Differences are relative to the losses of the first cell, which trained without interruption.
     """
     settings = settings or {}
     runs = {cell.name: folder / f"cell{index}" for index, cell in enumerate(cells)}
@@ -182,7 +182,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         result = measured(Path(folder), steps=arguments.steps)
     print(f"losses on 1 device: {', '.join(f'{loss:.6f}' for loss in result['losses'])} (the last: validation)")
-    print("A row: who saved; its columns: its own whole run, then who went on from its checkpoint of half-way.")
+    print("Rows: the mesh that saved; columns: its own uninterrupted run, then the mesh that resumed from half-way.")
     print("\n".join(table(result)))
     worst = max(max(result["trace"].values()), *(max(row.values()) for row in result["restored"].values()))
     print(f"largest of all: {worst:.1e}")

@@ -1,4 +1,4 @@
-"""The models of `bench/hf_round_trip.py`: checkpoints that transformers makes, and runs of ours that it should load."""
+"""The models of `bench/hf_round_trip.py`: checkpoints made by transformers, and runs of ours that it should load."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ class Theirs:
 
 @dataclass(frozen=True)
 class Own:
-    """A random run of ours: fields of its config that differ from the defaults, and the family that should say it."""
+    """A random run of ours: config fields that differ from the defaults, and the family it should be exported as."""
 
     name: str
     model_type: str

@@ -1,13 +1,13 @@
 """Checkpoints of transformers against ours, in both directions: `make bench-hf`.
 
-Makes an environment of its own with PyTorch and transformers (they are no dependencies of the project), and shows for
-every family that `convert` knows
+Makes a separate environment with PyTorch and transformers (they are not dependencies of the project), and compares, for
+every family of `convert`,
 
 1. transformers' random checkpoint -> convert.from_hf -> eval.generate: logits (also of left-padded rows, at real
    tokens) and greedy tokens through our KV cache, against transformers' own;
 2. that run, and random runs of our own -> convert.to_hf -> transformers' own load: the same.
 
-Prints a table with the largest absolute error of each; exit code 1 where one exceeds the tolerance or a token differs.
+Prints a table with the largest absolute error of each; exit code 1 if one exceeds the tolerance or a token differs.
 """
 
 import argparse
@@ -38,11 +38,11 @@ from models import initialise  # noqa: E402
 from training.runtime import compilation  # noqa: E402
 
 TOLERANCE = 2e-4  # of logits, absolute, float32
-LENGTH, NEW = 40, 8  # past the original length (32) of scalings that read it
+LENGTH, NEW = 40, 8  # past the original length (32) of scalings that depend on it
 
 
 def theirs(python: Path, command: str, cases: Sequence[dict[str, Any]], folder: Path) -> dict[str, str]:
-    """Runs the transformers side over cases and returns its versions."""
+    """Runs the transformers side on cases and returns its versions."""
     job = folder / f"{command}.json"
     job.write_text(json.dumps(cases))
     line: list[str | Path] = [python, Path(__file__).parent / "hf_side.py", command, job]
@@ -51,7 +51,7 @@ def theirs(python: Path, command: str, cases: Sequence[dict[str, Any]], folder: 
 
 
 def ours(run: Path, expected: dict[str, np.ndarray], folder: Path) -> dict[str, np.ndarray]:
-    """Returns what a run gives for the prompts of `expected`, as `python -m eval.generate` does."""
+    """Returns a run's outputs for the prompts of `expected`, as in `python -m eval.generate`."""
     source, out = folder / "in.safetensors", folder / "out.safetensors"
 
     def call(mask: np.ndarray, new: int) -> dict[str, np.ndarray]:
@@ -72,7 +72,7 @@ def error(results: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> tu
 
 
 def own_run(case: Own, folder: Path) -> Path:
-    """Writes a random run of ours, norms and biases moved from their constant first values."""
+    """Writes a random run of ours, with norms and biases perturbed from their constant initial values."""
     values = {
         "model.vocab_size": VOCAB,
         "model.width": 32,
@@ -124,7 +124,7 @@ def rows(python: Path, folder: Path, message: Reporter) -> Iterator[tuple[str, s
         if family != own.model_type:
             raise SystemExit(f"{own.name}: was exported as {family}, expected {own.model_type}")
         labels.append((family, f"{own.name} (own run)"))
-        expected = load_file(made[0]["expected"])  # for its prompts, which are the same everywhere
+        expected = load_file(made[0]["expected"])  # for its prompts, which are the same in all cases
         results.append(ours(run, expected, folder))
     message.say(f"transformers loads {len(exports)} exports")
     theirs(python, "load", exports, folder)
@@ -136,8 +136,10 @@ def rows(python: Path, folder: Path, message: Reporter) -> Iterator[tuple[str, s
 def main(argv: Sequence[str]) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--environment", type=Path, default=CHECKOUT / "build" / "hf", help="where it is, or is made")
-    parser.add_argument("--python", type=Path, help="one that has the packages already, instead")
+    parser.add_argument(
+        "--environment", type=Path, default=CHECKOUT / "build" / "hf", help="its folder, created if absent"
+    )
+    parser.add_argument("--python", type=Path, help="an existing Python with the packages, instead")
     args = parser.parse_args(argv)
     began, message = time.perf_counter(), Reporter()
     compilation.enable_cache()

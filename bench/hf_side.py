@@ -1,9 +1,9 @@
-"""The transformers side of `bench/hf_round_trip.py`; runs in that bench's own environment, which has PyTorch.
+"""The transformers side of `bench/hf_round_trip.py`; runs in that bench's environment, which has PyTorch.
 
-    python hf_side.py make JOB.json     writes a random checkpoint for each case, and what it computes
-    python hf_side.py load JOB.json     loads each checkpoint and writes what it computes
+    python hf_side.py make JOB.json     writes a random checkpoint for each case, and its outputs
+    python hf_side.py load JOB.json     loads each checkpoint and writes its outputs
 
-JOB.json holds a list of cases: `name`, `folder` (of the checkpoint), `expected` (the file to write), `length`, `new`,
+JOB.json has a list of cases: `name`, `folder` (of the checkpoint), `expected` (the file to write), `length`, `new`,
 and for `make` `model_type`, `config` and `schema` (v4 or v5, of the rotary keys in config.json). Prints one JSON line
 with the versions.
 """
@@ -20,13 +20,13 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 ROWS, PADDING = 2, 5  # the second row's padding in the padded batch
-# What v4 of transformers called the keys that v5 holds in rope_parameters.
+# transformers 4's names of the keys that version 5 has in rope_parameters.
 OLD = {"rope_theta": "rope_theta", "partial_rotary_factor": "partial_rotary_factor"}
 OLD_NEOX = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
 
 
 def make(case: dict[str, Any], seed: int) -> None:
-    """Writes a random checkpoint; norms and biases, which start constant, are moved so that a mix-up shows."""
+    """Writes a random checkpoint; norms and biases, which start constant, are perturbed so that a mix-up shows."""
     torch.manual_seed(seed)
     ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     config = AutoConfig.for_model(case["model_type"], **{"initializer_range": 0.15, **ids, **case["config"]})
@@ -56,11 +56,11 @@ def as_v4(values: dict[str, Any]) -> dict[str, Any]:
 
 @torch.no_grad()
 def compute(case: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Returns what a checkpoint on disk computes, in float32.
+    """Returns the outputs of a checkpoint on disk, in float32.
 
-    Each row is run by itself, since some scalings take the longest row's length for all, and after a row of one token,
-    since dynamic scaling keeps the base of the longest row so far until a short one comes. Continuations go through
-    whole forward passes, since keys cached before a scaling changed are not those of the whole sequence.
+    Each row is run separately, because some scalings use the longest row's length for all, and after a row of one
+    token, because dynamic scaling keeps the base of the longest row so far until a short one comes. Continuations use
+    whole forward passes, because keys cached before a scaling changed are not those of the whole sequence.
     """
     model = AutoModelForCausalLM.from_pretrained(case["folder"], dtype=torch.float32, attn_implementation="eager")
     model.eval()

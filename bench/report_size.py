@@ -1,7 +1,7 @@
 """python bench/report_size.py [--arms=125] [--seeds=4]: how long a large sweep's report takes to build and open.
 
-Writes a made-up sweep (curves, losses by length and scaling, retrieval, speed, memory), builds its report in a process
-of its own, and opens the page in headless Chromium from an empty profile: seconds until the page is loaded, until the
+Writes a made-up sweep (curves, losses by length and scaling, retrieval, speed, memory), builds its report in a separate
+process, and opens the page in headless Chromium with an empty profile: seconds until the page is loaded, until the
 first chart is drawn, and until all are.
 """
 
@@ -59,7 +59,7 @@ def write(directory: Path, arms: int, seeds: int) -> None:
 
 
 def opening(page: Path, folder: Path) -> dict[str, float]:
-    """Returns seconds from the start of navigation as Chromium counts them."""
+    """Returns seconds from the start of navigation as measured by Chromium."""
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
         raise SystemExit("no Chromium (Debian: apt-get install chromium)")

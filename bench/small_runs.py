@@ -1,8 +1,8 @@
-"""What a launcher costs by itself: `python -m bench.small_runs [--runs=500,1000,2000]`.
+"""The overhead of a launcher: `python -m bench.small_runs [--runs=500,1000,2000]`.
 
-Sweeps of runs whose training and evaluation write their files and do nothing else, in processor seconds of the
-launcher (its workers apart): the first launch, which runs them all, and a second one, which has nothing left to do.
-Twice as many runs should take twice as long.
+Sweeps of runs whose training and evaluation only write their files, in processor seconds of the launcher (without its
+workers): the first launch, which runs them all, and a second one, which has nothing left to do. Twice as many runs
+should take twice as long.
 """
 
 import os
@@ -48,7 +48,7 @@ def evaluate(workdir: str, evals: Sequence[str]) -> None:
 
 
 def measured(runs: int, folder: Path) -> tuple[float, float]:
-    """Returns the launcher's processor seconds for a first launch of so many runs, and for one with nothing to do."""
+    """Returns the launcher's processor seconds for a first launch of `runs` runs, and for one with nothing to do."""
     rates = [1e-6 * (1 + index) for index in range(runs // SEEDS)]
     (folder / "sweep.py").write_text(SWEEP.format(rates=rates, seeds=SEEDS), encoding="utf-8")
     functions = Functions("bench.small_runs:train", "bench.small_runs:evaluate")
@@ -59,7 +59,7 @@ def measured(runs: int, folder: Path) -> tuple[float, float]:
         summary = launch.launch(sweep, folder / "out", workers=1, functions=functions)
         taken.append(time.process_time() - start)
         if summary.code:
-            raise UserError("bench.small_runs: the sweep did not end well, see above")
+            raise UserError("bench.small_runs: the sweep failed, see above")
     return taken[0], taken[1]
 
 

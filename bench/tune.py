@@ -1,10 +1,10 @@
-"""python -m bench.tune: the fused attention kernel's block sizes, measured on this device and written to its table.
+"""python -m bench.tune: measures the fused attention kernel's block sizes on this device and writes them to its table.
 
-Each pass (forward, backward by blocks of queries, backward by blocks of keys) is timed by itself with every candidate,
+Each pass (forward, backward by blocks of queries, backward by blocks of keys) is timed separately with every candidate,
 for each dtype and head dim. The fastest go to `models/kernels/fused/tiles.json`, which the kernel reads; entries of
-other devices stay. Candidates that do not compile on this device, or do not fit in its memory, are left
-out and counted. Time is divided among what is left: what is not reached is not tried, and a pass of which nothing was
-measured keeps its default.
+other devices are kept. Candidates that do not compile on this device, or do not fit in its memory, are skipped and
+counted. Time is divided among the remaining passes: candidates that are not reached are not tried, and a pass without a
+measurement keeps its default.
 """
 
 import argparse
@@ -39,7 +39,7 @@ WARPS, STAGES = (4, 8), (1, 2, 3)
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What is timed: causal attention, as in training."""
+    """The timed case: causal attention, as in training."""
 
     batch: int = 4
     length: int = 4096
@@ -53,7 +53,7 @@ class Shape:
         return Call.of(masking, platform=platform, interpret=interpret, **settings)
 
     def arrays(self, call: Call, dtype: Any, head_dim: int) -> dict[str, jax.Array]:
-        """Returns what a backward pass reads, at whole blocks."""
+        """Returns the inputs of a backward pass, padded to whole blocks."""
         draw = np.random.default_rng(0).standard_normal
 
         def drawn(heads: int) -> jax.Array:
@@ -65,7 +65,7 @@ class Shape:
 
 
 def candidates(platform: str, name: str, dtype: Any, head_dim: int, shape: Shape) -> list[Size]:
-    """Returns the sizes to try for a pass, the default first."""
+    """Returns the candidate sizes of a pass, the default first."""
     first = getattr(default(platform, dtype, width_of(head_dim)), name)
     sides = SIDES[platform]
     more = WARPS, STAGES
@@ -98,17 +98,17 @@ def tuned(
     interpret: bool,
     few: int | None,
 ) -> tuple[Tiles, dict[str, Any]]:
-    """Returns the fastest sizes for a dtype and head dim, and what was measured of each pass.
+    """Returns the fastest sizes for a dtype and head dim, and the measurements of each pass.
 
     Args:
         platform: gpu or tpu.
         dtype: of queries, keys and values.
-        head_dim: theirs.
-        shape: of the rest.
-        until: when to stop, by `time.monotonic`; each pass gets its share of what is left.
-        progress: whom to tell.
-        interpret: whether there is no such device.
-        few: candidates a pass; None: all.
+        head_dim: of these.
+        shape: the other sizes.
+        until: when to stop, by `time.monotonic`; each pass gets its share of the remaining time.
+        progress: for messages.
+        interpret: whether to interpret, without such a device.
+        few: candidates per pass; None: all.
     """
     best = default(platform, dtype, width_of(head_dim))
     best = Tiles(*(fitted(platform, getattr(best, name), shape.length, shape.length) for name in PASSES))
@@ -125,7 +125,7 @@ def tuned(
             call = shape.call(platform, dataclasses.replace(best, **{name: size}), head_dim, interpret)
             try:
                 taken[size] = seconds(call, name, shape.arrays(call, dtype, head_dim))
-            except Exception as problem:  # too much shared memory, too many registers: another size may do
+            except Exception as problem:  # too much shared memory, too many registers: another size may work
                 failed += 1
                 progress.say(f"{title}: {size.q} x {size.k}: {(str(problem).splitlines() or [''])[0][:120]}")
         if taken:
@@ -137,10 +137,10 @@ def tuned(
 
 
 def written(path: Path, entries: Sequence[dict[str, Any]]) -> None:
-    """Adds entries to a table, in place of those of the same device, dtype and width.
+    """Adds entries to a table, replacing those of the same device, dtype and head dim.
 
     Raises:
-        UserError: the file is no such table.
+        UserError: the file is not such a table.
     """
     table: dict[str, Any] = {"entries": []}
     if path.exists():
@@ -160,10 +160,10 @@ def _key(entry: dict[str, Any]) -> tuple[str, str, int]:
 
 @contextlib.contextmanager
 def _device(tiny: bool) -> Iterator[str]:
-    """Yields the platform to tune for; a CPU interprets a GPU's kernel, with --tiny alone.
+    """Yields the platform to tune for; a CPU interprets a GPU's kernel, only with --tiny.
 
     Raises:
-        UserError: this is a CPU, and --tiny was not given.
+        UserError: this is a CPU, and --tiny is not set.
     """
     platform = jax.default_backend()
     platform = "gpu" if platform in ("cuda", "rocm") else platform
@@ -172,7 +172,7 @@ def _device(tiny: bool) -> Iterator[str]:
         return
     if not tiny:
         raise UserError(
-            "this is a CPU, and the fused kernel runs on GPUs and TPUs; --tiny tries the command, interpreted"
+            "this is a CPU, but the fused kernel runs on GPUs and TPUs; --tiny tests the command, interpreted"
         )
     with interpreting("gpu"):
         yield "gpu"
@@ -188,7 +188,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=float, default=20, help="in all (20)")
     parser.add_argument("--out", help=f"the table ({TABLE.name} beside the kernel; with --tiny none)")
     parser.add_argument(
-        "--tiny", action="store_true", help="two candidates at 32 tokens, interpreted: tries the command"
+        "--tiny", action="store_true", help="two candidates at 32 tokens, interpreted: tests the command"
     )
     given = parser.parse_args(argv)
     dims, dtypes = _dims(given.head_dims), _dtypes(given.dtypes)
@@ -205,7 +205,7 @@ def main(argv: Sequence[str]) -> int:
 def _entries(
     given: argparse.Namespace, platform: str, dtypes: Sequence[str], dims: Sequence[int], shape: Shape
 ) -> Iterator[dict[str, Any]]:
-    """Yields the table's entries, and tells what was measured of each."""
+    """Yields the table's entries, and prints the measurements of each."""
     end = time.monotonic() + 60 * given.minutes
     jobs = list(itertools.product(dtypes, dims))
     for index, (dtype, dim) in enumerate(jobs):
@@ -222,10 +222,10 @@ def _entries(
 
 
 def _line(size: Size, measured: dict[str, Any]) -> str:
-    """Returns what was measured of a pass, in words."""
+    """Returns the measurements of a pass in words."""
     rest = f"{measured['failed']} failed, {measured['not reached']} not reached"
     if "seconds" not in measured:
-        return f"no candidate ran ({rest}); the default stays"
+        return f"no candidate ran ({rest}); the default is kept"
     gain = measured["first"] / measured["seconds"]
     taken = f"{size.q} x {size.k}, {1e3 * measured['seconds']:.3f} ms, {gain:.2f} times as fast as the default"
     return f"{taken}; {measured['tried']} tried, {rest}"

@@ -1,3 +1,3 @@
-"""Run directories from elsewhere and to elsewhere: Hugging Face checkpoints, and surgery on trained models."""
+"""Conversion of run directories: Hugging Face checkpoints in and out, and surgery on trained models."""
 
-import configs as configs  # which tells a Python without the packages in a line
+import configs as configs  # a clear error if the packages are not installed

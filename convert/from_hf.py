@@ -1,12 +1,12 @@
-"""python -m convert.from_hf: a Hugging Face checkpoint (config.json and safetensors) becomes a run directory.
+"""python -m convert.from_hf: converts a Hugging Face checkpoint (config.json and safetensors) to a run directory.
 
     python -m convert.from_hf --from=checkpoints/Qwen3-0.6B --workdir=runs/qwen3
 
-The run is evaluated, generates and is trained on like any other. What would change the logits and is not supported is
+The run can be evaluated, sampled from and trained like any other. Unsupported settings that would change the logits are
 refused by name, and no pickle is opened.
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m convert.from_hf")
 
 import sys
@@ -31,7 +31,7 @@ from data import tokenizers
 from models import initial
 from training.run_directory.checkpoint import flat
 
-SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")  # kept for the way back
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")  # kept for the export
 TOKENS_A_BATCH = 8192
 
 
@@ -44,24 +44,24 @@ def convert(
     """Reads a checkpoint folder and writes a run directory.
 
     Args:
-        source: config.json, model.safetensors or its shards and their index, maybe tokenizer.json.
+        source: config.json, model.safetensors or its shards and their index, optionally tokenizer.json.
         workdir: must not exist, or be empty.
-        overrides: changes of the run's config, dotted; of the model only what does not change the function.
-        ignore: keys of config.json that are taken to have no effect.
+        overrides: changes of the run's config, dotted; of the model only those that do not change the function.
+        ignore: keys of config.json assumed to have no effect.
 
     Returns:
         workdir, absolute.
 
     Raises:
-        UserError: something is in workdir; the model_type, a key or a rope_type is not supported; tensors are missing,
-            not known, or of a wrong shape or type; the weights are pickled. ConfigError: a field is refused.
+        UserError: workdir is not empty; the model_type, a key or a rope_type is not supported; tensors are missing,
+            unknown, or have a wrong shape or type; the weights are pickled. ConfigError: a field is refused.
     """
     source, workdir, ignore = Path(source), Path(workdir), list(ignore)
     refuse_existing(workdir)
     values = files.read_config(source)
     family = family_of(values, source)
     keys = Keys(values, str(source / files.CONFIG))
-    for key in ("num_hidden_layers", "n_layer"):  # before any table of layers is made
+    for key in ("num_hidden_layers", "n_layer"):  # before any table of layers is built
         if isinstance(values.get(key), int) and values[key] > base.MOST_LAYERS:
             raise keys.error(key, f"must be at most {base.MOST_LAYERS}")
     ours = family.read_config(keys, ignore)
@@ -95,7 +95,7 @@ def family_of(values: Mapping[str, Any], source: Path) -> Family:
 
 
 def _tokenizer(source: Path, values: Mapping[str, Any], ours: Ours, folder: Path) -> Path | None:
-    """Writes the checkpoint's tokenizer to `folder`; else bytes, where the vocabulary holds them; else returns None."""
+    """Writes the checkpoint's tokenizer to `folder`; else bytes, if the vocabulary has them; else returns None."""
     path = source / tokenizers.HUGGING_FACE
     if path.is_file():
         by_name = tokenizers.from_file(path)
@@ -106,7 +106,7 @@ def _tokenizer(source: Path, values: Mapping[str, Any], ours: Ours, folder: Path
         return None
     tokenizers.Bytes().save(folder)
     message = (
-        f"{source}: has no {tokenizers.HUGGING_FACE}; the run reads text as bytes, which mean nothing to the model"
+        f"{source}: has no {tokenizers.HUGGING_FACE}; the run reads text as bytes, which the model was not trained on"
     )
     print(f"warning: {message}", file=sys.stderr)
     return folder
@@ -115,18 +115,18 @@ def _tokenizer(source: Path, values: Mapping[str, Any], ours: Ours, folder: Path
 def _separated(
     by_name: tokenizers.FromFile, source: Path, values: Mapping[str, Any], vocabulary: int
 ) -> tokenizers.FromFile:
-    """Returns the tokenizer with the checkpoint's eos token as separator of documents, and says which that is.
+    """Returns the tokenizer with the checkpoint's eos token as separator of documents, and prints which that is.
 
-    `eos_token_id` of config.json counts, then that of generation_config.json, then a token of a usual name. Of several
-    the usual name counts, else the first: the others end turns of a conversation.
+    `eos_token_id` of config.json is used, then that of generation_config.json, then a token with a usual name. Of
+    several the one with the usual name, else the first: the others end turns of a conversation.
     """
     usual = by_name.separator
     for name in (files.CONFIG, files.GENERATION):
         ids = _eos_ids(values if name == files.CONFIG else files.read_optional(source / name), source / name)
         outside = [number for number in ids if not 0 <= number < vocabulary]
         if outside:
-            message = f"{source / name}: eos_token_id = {outside[0]}: is not among the model's {vocabulary:,} tokens"
-            print(f"warning: {message}, and is passed over", file=sys.stderr)
+            message = f"{source / name}: eos_token_id = {outside[0]}: is not one of the model's {vocabulary:,} tokens"
+            print(f"warning: {message}, and is ignored", file=sys.stderr)
         ids = [number for number in ids if number not in outside]
         if ids:
             chosen = usual if usual in ids else ids[0]
@@ -135,10 +135,10 @@ def _separated(
             print(f"documents end with {_named(by_name, chosen)}, eos_token_id of {name}{other}")
             return tokenizer
     if usual is not None:
-        print(f"documents end with {_named(by_name, usual)}, for its name; {files.CONFIG} has no eos_token_id")
+        print(f"documents end with {_named(by_name, usual)}, by its name; {files.CONFIG} has no eos_token_id")
     else:
         print(
-            f"warning: {source}: has no eos_token_id, and no token of a usual name ends documents; they follow one "
+            f"warning: {source}: has no eos_token_id, and no token has a usual name, so documents follow one "
             "another without a separator",
             file=sys.stderr,
         )
@@ -159,18 +159,18 @@ def _eos_ids(values: Mapping[str, Any], path: Path) -> list[int]:
 
 
 def _named(tokenizer: tokenizers.FromFile, number: int | None) -> str:
-    """Returns a token as it is told: its name and id, or only the id where the vocabulary has no name for it."""
+    """Returns a token for messages: its name and id, or only the id if the vocabulary has no name for it."""
     name = None if number is None else tokenizer.token(number)
     return f"token {number}" if name is None else f"{name!r} ({number})"
 
 
 def _run_fields(ours: Ours, source: Path, tokenizer: Path | None) -> dict[str, Any]:
-    """Returns fields beside the model: a name, a batch that fits the length, and data the vocabulary can hold."""
+    """Returns fields beside the model: a name, a batch that fits the length, and data that fits the vocabulary."""
     vocabulary, length = ours["model.vocab_size"], ours["data.length"]
     rows = min(max(TOKENS_A_BATCH // length, 1), 16)
     results: dict[str, Any] = {"name": source.absolute().name, "data.batch_size": rows, "eval.batch_size": rows}
     if tokenizer is None:
-        # Too few tokens for bytes: such a model can read key-value recall alone.
+        # Too few tokens for bytes: such a model can only be used for key-value recall.
         words = min(vocabulary - vocabulary % 2, 64)
         pairs = max(min(4, (length + 1) // 4, words // 2), 1)
         results |= {"data.weights.text": 0.0, "data.weights.mqar": 1.0}
@@ -199,7 +199,7 @@ def main(argv: Sequence[str]) -> None:
     args = options.from_hf(__doc__ or "").parse_args(rest)
     for name in overrides:
         if name.startswith("model.") and name.removeprefix("model.") not in FREE:
-            raise UserError(f"--config.{name}: is the checkpoint's; only {', '.join(FREE)} can be set")
+            raise UserError(f"--config.{name}: is set by the checkpoint; only {', '.join(FREE)} can be set")
     ignore = [key.strip() for key in args.ignore.split(",") if key.strip()]
     workdir = convert(args.source, args.workdir, overrides, ignore)
     print(f"{args.source} -> {workdir}")

@@ -1,4 +1,4 @@
-"""Heads of a trained model joined, masked and taken out: functions of (config.model, flat parameters).
+"""Joining, masking and removing heads of a trained model: functions of (config.model, flat parameters).
 
 Parameters are {dotted path: array}, those of the blocks stacked [L, ...]. L layers, D width, H query heads, G key/value
 heads, K head_dim; query head h reads key/value head h // (H / G).
@@ -20,7 +20,7 @@ from models.initial import initialise
 from models.pattern import of_layer, plans, stacks
 from training.run_directory.checkpoint import flat
 
-# Added to the seed, so that fresh heads are not those the run began with where both seeds are the default.
+# Added to the seed, so that fresh heads differ from the run's initial ones if both seeds are the default.
 FRESH = 0x6B76
 
 Heads = frozenset[tuple[int, int]]  # (layer, query head)
@@ -29,21 +29,23 @@ Heads = frozenset[tuple[int, int]]  # (layer, query head)
 def grouped(
     model: ConfigDict, params: Params, num_kv_heads: int, pool: str = "mean", seed: int = 0
 ) -> tuple[ConfigDict, Params]:
-    """Returns a model whose query heads share fewer key/value heads (GQA, MQA for one; arXiv 2305.13245, section 2.1).
+    """Returns a model whose query heads share fewer key/value heads (GQA, or MQA for one; arXiv 2305.13245, section
+    2.1).
 
     Each new head comes from the G / num_kv_heads old ones that its query heads read, by `pool`: their `mean`, the
-    `first` of them, a `random` one (for keys and values the same, each layer and group its own), or a `fresh` one,
-    initialised anew. The paper compares mean, first ("select a single head") and fresh (its "random"), best first.
+    `first` of them, a `random` one (the same for keys and values, different for each layer and group), or a newly
+    initialized `fresh` one. The paper compares mean, first ("select a single head") and fresh (its "random"), best
+    first.
 
     Args:
         model: a resolved config.model.
         params: its parameters.
         num_kv_heads: must divide G.
-        pool: of POOLS.
-        seed: of random and fresh.
+        pool: one of POOLS.
+        seed: for random and fresh.
 
     Raises:
-        UserError: the number does not divide G, or G is 1 already.
+        UserError: the number does not divide G, or G is already 1.
     """
     refuse_latent(model, "key/value heads")
     for switch in switches.active(model):
@@ -80,10 +82,10 @@ def grouped(
 
 
 def masked(model: ConfigDict, params: Params, heads: Iterable[tuple[int, int]]) -> Params:
-    """Returns parameters in which (layer, head) pairs write nothing: their rows of the output projection are zero.
+    """Returns parameters with masked (layer, head) pairs: their rows of the output projection are zero.
 
-    That is Michel et al.'s mask (arXiv 1905.10650, equation 1) with xi_h = 0; shapes stay. Training on gives masked
-    heads a gradient, so they can come back.
+    That is Michel et al.'s mask (arXiv 1905.10650, equation 1) with xi_h = 0; shapes stay. Further training gives
+    masked heads a gradient, so they can recover.
 
     Raises:
         UserError: there is no such head.
@@ -97,16 +99,16 @@ def masked(model: ConfigDict, params: Params, heads: Iterable[tuple[int, int]]) 
 
 
 def removed(model: ConfigDict, params: Params, heads: Iterable[tuple[int, int]]) -> tuple[ConfigDict, Params]:
-    """Returns a smaller model without (layer, head) pairs: the same function as the masked one.
+    """Returns a smaller model without (layer, head) pairs, which computes the same function as the masked one.
 
-    All layers are computed alike, so each must keep as many heads, in as many groups of one size: a key/value head
-    goes with the last query head that reads it.
+    All layers have the same shapes, so each must keep equally many heads, in equally many groups of one size: a
+    key/value head is removed with the last query head that reads it.
 
     Raises:
         UserError: no such head, nothing would be left, layers or groups would keep different numbers, or the positions
             depend on the number of heads (ALiBi's slopes).
     """
-    refuse_latent(model, "heads to be removed; without --remove they are masked")
+    refuse_latent(model, "removable heads; without --remove they are masked")
     gone = checked(model, heads)
     keep = [[h for h in range(model.num_heads) if (layer, h) not in gone] for layer in range(model.num_layers)]
     groups = [sorted({h * model.num_kv_heads // model.num_heads for h in kept}) for kept in keep]
@@ -143,10 +145,10 @@ def checked(model: ConfigDict, heads: Iterable[tuple[int, int]]) -> Heads:
 
 
 def refuse_latent(model: ConfigDict, what: str) -> None:
-    """Refuses attention whose heads cannot be joined or taken out: multi-head latent, or shared by layers.
+    """Refuses attention whose heads cannot be joined or removed: multi-head latent, or shared by layers.
 
     Raises:
-        UserError: the model has such.
+        UserError: the model has such attention.
     """
     if not attention.kind_of(model).surgery:
         raise UserError(f"model.attention.kind = {model.attention.kind!r}: has no {what}")
@@ -154,7 +156,9 @@ def refuse_latent(model: ConfigDict, what: str) -> None:
         share = f"model.attention.kv_share = {model.attention.kv_share}"
         if model.attention.kv_share > 1:
             raise UserError(f"{share}: a model whose layers share keys and values has no {what}")
-        raise UserError(f"model.attention.pattern = {model.attention.pattern!r}: layers of unlike heads have no {what}")
+        raise UserError(
+            f"model.attention.pattern = {model.attention.pattern!r}: layers with different heads have no {what}"
+        )
 
 
 def _refuse_uneven(model: ConfigDict, keep: list[list[int]]) -> None:
@@ -162,30 +166,30 @@ def _refuse_uneven(model: ConfigDict, keep: list[list[int]]) -> None:
     sizes = [np.bincount([h // ratio for h in kept], minlength=model.num_kv_heads) for kept in keep]
     left = [sorted(set(size[size > 0].tolist())) for size in sizes]
     if any(not kept for kept in keep):
-        raise UserError(f"layer {[not kept for kept in keep].index(True)}: would lose every head; mask them instead")
+        raise UserError(f"layer {[not kept for kept in keep].index(True)}: would lose all heads; mask them instead")
     for layer, (size, kept) in enumerate(zip(sizes, keep, strict=True)):
         if len(left[layer]) > 1:
             raise UserError(
-                f"layer {layer}: its KV groups would keep {', '.join(map(str, size))} heads; to be removed, heads must "
-                "leave each group as many, or none; mask them instead"
+                f"layer {layer}: its KV groups would keep {', '.join(map(str, size))} heads; removed heads must "
+                "leave equally many in each group, or none; mask them instead"
             )
         if (len(kept), left[layer]) != (len(keep[0]), left[0]):
             raise UserError(
-                f"layer {layer}: would keep {len(kept)} heads, {left[layer][0]} a KV group, layer 0 {len(keep[0])}, "
-                f"{left[0][0]} a group; to be removed, every layer must lose as many; mask them instead"
+                f"layer {layer}: would keep {len(kept)} heads, {left[layer][0]} per KV group, layer 0 {len(keep[0])}, "
+                f"{left[0][0]} per group; every layer must lose equally many; mask them instead"
             )
 
 
 def _without(
     x: np.ndarray, name: str, declared: Parameter, kept: Mapping[str, tuple[list[list[int]], int]]
 ) -> np.ndarray:
-    """Returns a parameter with the kept heads alone.
+    """Returns a parameter with only the kept heads.
 
     Args:
         x: the parameter.
         name: its path.
-        declared: what lies on its axis of heads.
-        kept: of query and of key/value heads: (those of each layer that stay, how many there were).
+        declared: the meaning of its axis of heads.
+        kept: of query and of key/value heads: (the remaining ones of each layer, the original number).
 
     Raises:
         UserError: layers that share it would keep different heads.
@@ -194,7 +198,7 @@ def _without(
         return x
     x = np.moveaxis(x, declared.head_axis, -1)
     total = sum(kept[owner][1] for owner in declared.heads)
-    size = x.shape[-1] // total  # numbers a head
+    size = x.shape[-1] // total  # elements per head
     ends = np.cumsum([kept[owner][1] * size for owner in declared.heads])[:-1]
     pieces = []
     for piece, owner in zip(np.split(x, ends, axis=-1), declared.heads, strict=True):

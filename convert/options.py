@@ -1,4 +1,4 @@
-"""The options of this room's commands, apart from what runs them: --help and completion read them without JAX."""
+"""The options of this package's commands, separate from their code: --help and completion need no JAX."""
 
 import argparse
 
@@ -7,7 +7,7 @@ from configs.rules.positions import SCALINGS
 from configs.schema.allowed import either
 from convert.families import FAMILIES
 
-# Fields of the model that change how it is computed, not what; all others are a checkpoint's own.
+# Fields of the model that change how it is computed, not what; all others are set by the checkpoint.
 FREE = (
     "dtype", "scan_layers", "remat", "dropout", "init", "init_std", "attention.kernel", "attention.qkv",
     "attention.kv_storage",
@@ -20,10 +20,12 @@ def from_hf(description: str) -> argparse.ArgumentParser:
     parser = cli.parser(description)
     parser.add_argument("--from", dest="source", required=True, metavar="DIR", help="the checkpoint's folder")
     parser.add_argument("--workdir", required=True, metavar="RUN", help="the run directory, which must not exist")
-    parser.add_argument("--ignore", default="", metavar="KEYS", help="keys of config.json without effect, with commas")
+    parser.add_argument(
+        "--ignore", default="", metavar="KEYS", help="keys of config.json without effect, comma-separated"
+    )
     parser.epilog = (
-        "--config.FIELD=VALUE sets a field of the run: --config.data.length=2048, say, for rows shorter than the model "
-        f"serves. Of the model's fields only {', '.join(FREE)}."
+        "--config.FIELD=VALUE sets a field of the run, such as --config.data.length=2048: rows shorter than the model "
+        f"supports. Of the model's fields only {', '.join(FREE)}."
     )
     return parser
 
@@ -51,14 +53,16 @@ def surgery(description: str) -> argparse.ArgumentParser:
 
     group = command("kv_heads", "join key/value heads: MHA to GQA or MQA")
     group.add_argument("--num_kv_heads", type=int, required=True, help="how many remain; must divide the run's")
-    pools = "of each group take the mean (default), the first, a random one, or initialise it afresh"
+    pools = "of each group use the mean (default), the first, a random one, or a fresh initialization"
     group.add_argument("--pool", choices=POOLS, default="mean", help=pools)
-    group.add_argument("--seed", type=int, default=0, help="of --pool=random and fresh")
+    group.add_argument("--seed", type=int, default=0, help="for --pool=random and fresh")
     turn = command("rope", "set another RoPE scaling or another length")
     turn.add_argument("--scaling", metavar="KIND", help=either(SCALINGS))
     turn.add_argument("--factor", type=float, help="the stretch (default: length / original length)")
-    turn.add_argument("--length", type=int, help="tokens a row from here on")
+    turn.add_argument("--length", type=int, help="new tokens per row")
     drop = command("drop_heads", "mask or remove attention heads")
     drop.add_argument("--heads", required=True, metavar="L:H,...", help="layer:head pairs, counted from 0")
-    drop.add_argument("--remove", action="store_true", help="make the model smaller; every layer must lose as many")
+    drop.add_argument(
+        "--remove", action="store_true", help="make the model smaller; every layer must lose equally many"
+    )
     return parser

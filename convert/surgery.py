@@ -1,17 +1,17 @@
-"""python -m convert.surgery: a trained run becomes another one, with fewer heads or other positions.
+"""python -m convert.surgery: makes a new run from a trained one, with fewer heads or other positions.
 
     python -m convert.surgery kv_heads   --from=RUN --workdir=NEW --num_kv_heads=2 [--pool=mean]
     python -m convert.surgery rope       --from=RUN --workdir=NEW --scaling=yarn [--factor=4] [--length=1024]
     python -m convert.surgery drop_heads --from=RUN --workdir=NEW --heads=0:1,0:3,1:2 [--remove]
 
-kv_heads joins key/value heads (MHA to GQA or MQA, arXiv 2305.13245); rope sets another RoPE scaling or length and
-leaves the parameters alone; drop_heads masks heads, given as layer:head, or removes them where every layer and KV group
-keeps as many. RUN is only read. NEW is a run directory like any other, and trains on, in a third directory, by
+kv_heads joins key/value heads (MHA to GQA or MQA, arXiv 2305.13245); rope sets another RoPE scaling or length and keeps
+the parameters; drop_heads masks heads, given as layer:head, or removes them if every layer and KV group keeps equally
+many. RUN is only read. NEW is an ordinary run directory, and is trained further, in a third directory, by
 
     python train.py --config=NEW/config.json --workdir=UPTRAINED --config.budget.amount=500
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m convert.surgery")
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,18 +47,18 @@ def kv_heads(
     """Writes a run whose query heads share fewer key/value heads (see `heads.grouped`).
 
     Args:
-        source: a run directory; its newest checkpoint is read.
+        source: a run directory; its newest checkpoint is used.
         workdir: the new one, which must not exist, or be empty.
         num_kv_heads: of the new run.
         pool: mean, first, random or fresh.
-        seed: of random and fresh.
+        seed: for random and fresh.
         overrides: further fields of the new run, dotted; none of the model.
 
     Returns:
         workdir, absolute.
 
     Raises:
-        UserError: no run there, something in workdir, or what `heads.grouped` refuses.
+        UserError: no run there, workdir is not empty, or from `heads.grouped`.
     """
     config = _config(source, workdir, overrides)
     was = config.model.num_kv_heads
@@ -82,23 +82,23 @@ def rope(
     """Writes a run with another RoPE scaling or another length, and the same parameters.
 
     Args:
-        source: a run directory; its newest checkpoint is read.
+        source: a run directory; its newest checkpoint is used.
         workdir: the new one, which must not exist, or be empty.
-        scaling: its kind; None: the run's own. The original length stays the run's, and numbers that were chosen for
-            its own scaling (an attention factor) are unset.
-        factor: None: just what reaches `length`, length / original length.
-        length: tokens a row from here on, `data.length`; None: as it was.
+        scaling: its kind; None: the run's own. The original length stays the run's, and numbers chosen for its own
+            scaling (an attention factor) are unset.
+        factor: None: length / original length, which just reaches `length`.
+        length: new tokens per row, `data.length`; None: unchanged.
         overrides: further fields of the new run, dotted; of the model, those of the scaling, theta and temperature.
 
     Returns:
         workdir, absolute.
 
     Raises:
-        UserError: no run there, something in workdir, nothing to change, or a scaling that the run's model refuses.
+        UserError: no run there, workdir is not empty, nothing to change, or a scaling that the run's model refuses.
     """
     overrides = dict(overrides or {})
     if scaling is None and factor is None and length is None and not any(n.startswith(ROPE_FIELDS) for n in overrides):
-        raise UserError("nothing to change: give --scaling, --factor or --length (see --help)")
+        raise UserError("nothing to change: set --scaling, --factor or --length (see --help)")
     if scaling is not None and scaling not in SCALINGS:
         raise UserError(f"--scaling={scaling}: must be {either(SCALINGS)}{nearest(scaling, SCALINGS)}")
     config = _config(source, workdir, None)
@@ -116,13 +116,13 @@ def _scaling(config: ConfigDict, kind: str | None, factor: float | None, length:
     own = config.model.position.rope.scaling
     if not kinds_of(config) & {*SCALED}:
         raise UserError(
-            f"model.position.kind = {config.model.position.kind!r}: a RoPE scaling acts on {either(SCALED)} alone"
+            f"model.position.kind = {config.model.position.kind!r}: a RoPE scaling applies only to {either(SCALED)}"
         )
     kind = own.kind if kind is None else kind
     if kind == "none":
         factor = 1.0 if factor is None else factor
     elif factor is None and length is None:
-        raise UserError(f"--scaling={kind}: needs --factor, or --length to take it from")
+        raise UserError(f"--scaling={kind}: needs --factor, or --length to derive it from")
     elif factor is None:
         factor = max(1.0, (length or 0) / own.original_length)
     results: dict[str, Any] = {f"{SCALING}.kind": kind, f"{SCALING}.factor": factor}
@@ -138,13 +138,13 @@ def drop_heads(
     remove: bool = False,
     overrides: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Writes a run without some of its query heads, as head pruning at test time takes them (arXiv 1905.10650).
+    """Writes a run without some of its query heads, as in head pruning at test time (arXiv 1905.10650).
 
     Args:
-        source: a run directory; its newest checkpoint is read.
+        source: a run directory; its newest checkpoint is used.
         workdir: the new one, which must not exist, or be empty.
         heads: (layer, head) pairs.
-        remove: make the model smaller (see `heads.removed`); else mask them, which any choice of heads allows
+        remove: make the model smaller (see `heads.removed`); else mask them, which works for any choice of heads
             (`heads.masked`).
         overrides: further fields of the new run, dotted; none of the model.
 
@@ -152,12 +152,12 @@ def drop_heads(
         workdir, absolute.
 
     Raises:
-        UserError: no run there, something in workdir, no such head, or what `heads.removed` refuses.
+        UserError: no run there, workdir is not empty, no such head, or from `heads.removed`.
     """
     config = _config(source, workdir, overrides)
     chosen = sorted(of_heads.checked(config.model, heads))
     if not chosen:
-        raise UserError("--heads: names no head")
+        raise UserError("--heads: is empty")
 
     def operate(params: Params) -> Params:
         if not remove:
@@ -174,14 +174,14 @@ def _config(
 ) -> ConfigDict:
     """Returns the source's config with overrides, checked.
 
-    It has no curriculum, which led the source to where the new run begins.
+    It has no curriculum, because that belongs to the source's training.
     """
     refuse_existing(Path(workdir).absolute())
     config = runs.load_config(source)
     for name in overrides or {}:
         if name.startswith("model.") and not name.startswith(allowed or "-"):
             some = ", ".join(f"{field}*" if field.endswith(".") else field for field in allowed)
-            raise UserError(f"--config.{name}: is the source's; {some or 'no field of the model'} can be set")
+            raise UserError(f"--config.{name}: is set by the source; {some or 'no field of the model'} can be set")
     config.data.curriculum = ()
     cli.apply(config, dict(overrides or {}))
     validate.check(config)
@@ -221,7 +221,7 @@ def parse_heads(text: str) -> list[tuple[int, int]]:
     """Reads "0:1,0:3,1:2" as (layer, head) pairs.
 
     Raises:
-        UserError: a part is no layer:head.
+        UserError: a part is not layer:head.
     """
     results = []
     for part in filter(None, (part.strip() for part in text.split(","))):

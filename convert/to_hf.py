@@ -1,12 +1,12 @@
-"""python -m convert.to_hf: a run directory becomes a checkpoint that transformers loads.
+"""python -m convert.to_hf: converts a run directory to a checkpoint that transformers loads.
 
     python -m convert.to_hf --workdir=runs/lm --to=exported
 
-The family is the first that can say everything about the model; the written config.json is read back and must give the
-same model, so that nothing is lost on the way.
+The family is the first that can express the model completely; the written config.json is read back and must give the
+same model, so that nothing is lost.
 """
 
-if not __package__:  # it was started by its path, from where nothing can be imported
+if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m convert.to_hf")
 
 from collections.abc import Mapping, Sequence
@@ -36,8 +36,8 @@ from training.run_directory.files import read_json, write_json
 
 # Fields that do not change what a trained model computes without dropout, in float32.
 FREE = "dropout init init_std dtype scan_layers remat attention.kernel attention.qkv attention.kv_storage".split()
-FREE.append("attention.window_stages")  # of training: what is written is the model after the last one
-# Said by layer, and by the number they come to, in `significant`.
+FREE.append("attention.window_stages")  # training only: the written model is the one after the last stage
+# Expressed by layer, and by the resulting number, in `significant`.
 SAID = (
     "position.kind position.pattern attention.window attention.window_pattern attention.scale attention.scale_rule"
 ).split()
@@ -54,14 +54,14 @@ def export(workdir: str | Path, to: str | Path, family: str | None = None) -> Pa
     Args:
         workdir: the run directory.
         to: must not exist, or be empty.
-        family: a model_type; None: the one the run came from, else the first that can say the model.
+        family: a model_type; None: the one the run came from, else the first that can express the model.
 
     Returns:
         `to`, absolute.
 
     Raises:
-        UserError: something is in `to`, there is no run, or no family (or not this one) can say the model: then the
-            fields that stand in the way are named.
+        UserError: `to` is not empty, there is no run, or no family (or not this one) can express the model; with the
+            fields that prevent it.
     """
     to = Path(to).absolute()
     refuse_existing(to)
@@ -91,22 +91,22 @@ def _origin(workdir: Path) -> Mapping[str, Any]:
 
 
 def _special(tokenizer: Any, origin: Mapping[str, Any]) -> Theirs:
-    """Ids of special tokens; never a family's own defaults, which may lie outside the vocabulary."""
+    """Ids of special tokens; never a family's defaults, which may be outside the vocabulary."""
     separator = None if tokenizer is None else tokenizer.separator
     ids = {"bos_token_id": None, "eos_token_id": separator, "pad_token_id": None}
     return {"dtype": "float32", **{key: origin.get(key, value) for key, value in ids.items()}}
 
 
 def choose(config: ConfigDict, name: str | None = None, first: str | None = None) -> tuple[Family, Theirs]:
-    """Returns a family that says everything about a resolved config's model, and its config.json.
+    """Returns a family that expresses a resolved config's model completely, and its config.json.
 
     Args:
         config: resolved, `model.vocab_size` set.
-        name: the family asked for.
-        first: the family tried first.
+        name: the requested family.
+        first: the family to try first.
 
     Raises:
-        UserError: an unknown family, or none (or not this one) can; what stands in the way is named.
+        UserError: an unknown family, or none (or not this one) can; with the reasons.
     """
     if name is not None and name not in FAMILIES:
         raise UserError(f"--family={name}: must be {', '.join(FAMILIES)}{nearest(name, FAMILIES)}")
@@ -119,12 +119,12 @@ def choose(config: ConfigDict, name: str | None = None, first: str | None = None
             return FAMILIES[candidate], theirs
         hurdles[candidate] = lost
     nearest_one = min(hurdles, key=lambda candidate: len(hurdles[candidate]))
-    who = f"{name} cannot" if name else f"no family can ({nearest_one} comes nearest)"
+    who = f"{name} cannot" if name else f"no family can ({nearest_one} comes closest)"
     raise ConfigError(f"{who} express this model: {'; '.join(hurdles[nearest_one])}")
 
 
 def differences(config: ConfigDict, family: Family, theirs: Theirs) -> list[str]:
-    """Returns what a family's config.json loses of a config's model, field by field; empty where nothing."""
+    """Returns what a family's config.json loses of a config's model, field by field; empty if nothing."""
     try:
         back = resolved({**family.read_config(Keys(theirs, family.name)), **_without_text(theirs)})
     except UserError as error:
@@ -138,14 +138,14 @@ def differences(config: ConfigDict, family: Family, theirs: Theirs) -> list[str]
 
 
 def _without_text(theirs: Theirs) -> dict[str, Any]:
-    # Whatever the vocabulary, no data stands in the way of reading the model.
+    # For any vocabulary, data must not prevent reading the model.
     return {"data.tokenizer": "char"}
 
 
 def significant(model: ConfigDict) -> dict[str, Any]:
-    """Returns what a resolved config.model computes, as fields that are equal where two models are.
+    """Returns the function of a resolved config.model, as fields that are equal if two models are.
 
-    A field that is not known here counts: a new one keeps a model from being exported until a family can say it.
+    An unknown field counts: a new one prevents export until a family can express it.
     """
     plans = pattern.plans(model)
     kinds = {plan.position for plan in plans}

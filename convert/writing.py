@@ -1,4 +1,4 @@
-"""Writes parameters that no training here made, or that were changed since, as a run directory."""
+"""Writes a run directory from parameters that were not trained here, or were changed since."""
 
 import os
 import shutil
@@ -32,25 +32,25 @@ def write_run(
 ) -> Path:
     """Writes a run directory that evaluation restores and that `train.py --config=WORKDIR/config.json` continues.
 
-    The run stands at step 0 with status done: config.json, run.json, a checkpoint of the parameters alone, the
-    tokenizer. Its `init_from` names the directory itself, so that training with its config.json in another workdir
-    starts from its parameters. The directory appears whole, or not at all.
+    The run is at step 0 with status done: config.json, run.json, a checkpoint of only the parameters, the tokenizer.
+    Its `init_from` names the directory itself, so that training with its config.json in another workdir starts from its
+    parameters. The directory appears complete, or not at all.
 
     Args:
         workdir: must not exist, or be empty.
-        config: resolved, `model.vocab_size` set; it is not changed.
-        params: {dotted path: array}, or a tree with those paths, of every parameter; written as float32.
+        config: resolved, with `model.vocab_size`; it is not changed.
+        params: {dotted path: array}, or a tree with those paths, of all parameters; written as float32.
         tokenizer_from: a `tokenizer` folder of a run, a tokenizer.json, or a folder with one; None: no tokenizer.
-        origin: where it comes from and what was done; goes to run.json as `origin`.
-        data: run.json's `data`, where the parameters were trained here.
-        parents: the runs they come from (`provenance.parents_of`), the nearest first.
+        origin: the source and what was done; recorded in run.json as `origin`.
+        data: run.json's `data`, if the parameters were trained here.
+        parents: the runs they come from (`provenance.parents_of`), nearest first.
 
     Returns:
         workdir, absolute.
 
     Raises:
-        UserError: something is in workdir, the tokenizer is none or has more tokens than the model, or a parameter
-            is missing, not asked for, or of another shape.
+        UserError: workdir is not empty, the tokenizer is invalid or has more tokens than the model, or a parameter is
+            missing, unexpected, or has another shape.
     """
     workdir = Path(workdir).absolute()
     refuse_existing(workdir)
@@ -75,13 +75,13 @@ def write_run(
 
 
 def refuse_existing(folder: Path) -> None:
-    """Refuses to write where something is.
+    """Refuses to write to an existing folder with content.
 
     Raises:
         UserError: `folder` is a file, or a directory that is not empty.
     """
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError(f"{folder}: exists already, and nothing is overwritten; choose another directory")
+        raise UserError(f"{folder}: already exists, and nothing is overwritten; use another directory")
 
 
 def _tokenizer(path: Path) -> Any:
@@ -91,7 +91,7 @@ def _tokenizer(path: Path) -> Any:
 
 
 def _fit(config: ConfigDict, tokenizer: Any, workdir: Path) -> None:
-    """Checks the tokenizer against the model and has the config's data read with it, in place."""
+    """Checks the tokenizer against the model and sets it in the config's data, in place."""
     if tokenizer.vocab_size > config.model.vocab_size:
         raise UserError(
             f"the tokenizer has {tokenizer.vocab_size} tokens, the model model.vocab_size = {config.model.vocab_size}"
@@ -112,7 +112,7 @@ def _checked(params: Any, expected: Any) -> Any:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Gives a folder beside `folder` that takes its name at the end, or is gone after an error."""
+    """Yields a temporary folder that is renamed to `folder` at the end, or removed after an error."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
     try:

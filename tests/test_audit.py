@@ -31,9 +31,9 @@ def test_found_and_unanswered_are_told_apart(dependencies, code, message):
 def test_a_service_that_cannot_be_reached_is_no_finding(output):
     errors = "Traceback\n  ...\nrequests.exceptions.ConnectionError: no route\n"
     code, (line,) = audit.verdict(output, errors, "pypi")
-    assert code == 3 and "gave no answer" in line and "no route" in line
+    assert code == 3 and "did not answer" in line and "no route" in line
 
 
 def test_a_program_that_fails_ends_with_its_own_code(capsys):
     assert audit.main(["false", "pypi"]) == 3
-    assert "audit: pypi gave no answer" in capsys.readouterr().err
+    assert "audit: pypi did not answer" in capsys.readouterr().err

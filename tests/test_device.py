@@ -65,7 +65,7 @@ def trained(**changes):
     ({"losses": [2.0, float("nan")]}, "not finite at step 2"),
     ({"losses": [2.0, 2.0]}, "does not fall"),
     ({"mfu": 0.3}, "30% MFU"),
-    ({"memory": {"compiled": 2**30, "measured": 2**31, "before": 0}}, "2.00 GiB measured where 1.00 are compiled"),
+    ({"memory": {"compiled": 2**30, "measured": 2**31, "before": 0}}, "2.00 GiB measured, 1.00 compiled"),
 ])  # fmt: skip
 def test_what_is_wrong_in_training(changes, message):
     result = parts._wrong_in_training("preset", trained(**changes))
@@ -89,9 +89,9 @@ def test_without_pytorch_the_peer_says_so(monkeypatch):
 
 @pytest.mark.parametrize("given, message", [
     (["--minutes=0"], "--minutes=0: must be above 0"),
-    (["--only=equivalense"], "is no part; did you mean equivalence"),
+    (["--only=equivalense"], "is not a part; did you mean equivalence"),
     (["--torch-python=/no/python"], "cannot be run"),
-    (["--out=tests/test_device.py"], "cannot be made"),
+    (["--out=tests/test_device.py"], "cannot be created"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(given, message):
     with pytest.raises(UserError, match=message):

@@ -59,7 +59,7 @@ def test_a_table_keeps_other_devices_and_the_kernel_reads_it(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "--tiny tries the command"),
+        ([], "--tiny tests the command"),
         (["--tiny", "--head_dims=x"], "--head_dims=x: must be whole numbers"),
         (["--tiny", "--dtypes=int8"], "--dtypes: 'int8' must be"),
         (["--heads=6", "--kv_heads=4"], "--kv_heads=4: must divide --heads=6"),

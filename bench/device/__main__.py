@@ -1,9 +1,9 @@
-"""python -m bench.device: what this machine's accelerator does with the project, in one command and twenty minutes.
+"""python -m bench.device: checks and measures this machine's accelerator, in one command and twenty minutes.
 
-Equivalence of every attention kernel, thirty training steps of each preset (beside torch.compile'd transformers where
+Equivalence of every attention kernel, thirty training steps of each preset (beside transformers under torch.compile if
 PyTorch is installed), measured memory beside compiled, prefill and decode at batch 1, 8 and 64, packs of runs, and
-profiles. Each part is a process with a time limit of its own: one that fails leaves the others. DIR/device.md and
-DIR/device.json begin with what is wrong; they are written anew after each part. Exit code 1 where something is wrong.
+profiles. Each part is a process with its own time limit: if one fails, the others still run. DIR/device.md and
+DIR/device.json begin with what is wrong; they are rewritten after each part. Exit code 1 if something is wrong.
 """
 
 import json
@@ -22,17 +22,17 @@ from bench.device import parts, report
 from configs import cli
 from configs.errors import UserError, nearest
 
-LEAST = 20.0  # seconds that a part gets at least, so that those after a slow one still say something
-# How the time is shared out; what a part leaves over goes to those after it.
+LEAST = 20.0  # minimum seconds of a part, so that those after a slow one still measure something
+# Weights for dividing the time; time that a part leaves over goes to those after it.
 WEIGHTS = {"device": 1.0, "equivalence": 4.0, "train": 3.0, "peer": 3.0, "decode": 2.0, "packs": 1.0, "profile": 1.5}
 
 
 @dataclass(frozen=True)
 class Part:
-    """A process that writes JSON to the path it is given.
+    """A process that writes JSON to a path.
 
     Attributes:
-        command: of the path to write to.
+        command: from the path to the command line.
         weight: of its share of the time.
     """
 
@@ -52,7 +52,7 @@ def ours(name: str, tiny: bool) -> Part:
 
 
 def peer(name: str, tiny: bool, python: str, folder: Path) -> Part:
-    """Returns transformers' part beside a preset; it runs under the Python that has PyTorch."""
+    """Returns the part that runs transformers on a preset, with a Python that has PyTorch."""
 
     def command(out: Path) -> list[str]:
         cases = folder / f"peer_{name}.cases.json"
@@ -63,7 +63,7 @@ def peer(name: str, tiny: bool, python: str, folder: Path) -> Part:
 
 
 def chosen(tiny: bool, python: str, folder: Path) -> list[Part]:
-    """Returns all parts but the first, the device's own, in the order of what matters most."""
+    """Returns all parts except the first, the device's own, most important first."""
     results = [ours("equivalence", tiny)]
     for name in parts.PRESETS:
         results += [ours(f"train {name}", tiny), peer(name, tiny, python, folder)]
@@ -71,7 +71,7 @@ def chosen(tiny: bool, python: str, folder: Path) -> list[Part]:
 
 
 def run(part: Part, folder: Path, limit: float) -> dict[str, Any]:
-    """Runs a part for at most `limit` seconds; returns what it found, or how it ended and what it had saved by then.
+    """Runs a part for at most `limit` seconds; returns its results, or how it ended and what it had saved.
 
     Its output is in FOLDER/NAME.log. `status` is done, failed or timeout; what failed is in `wrong`.
     """
@@ -105,20 +105,20 @@ def run(part: Part, folder: Path, limit: float) -> dict[str, Any]:
             why = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
             return ended("failed", f"{why}: {last_line(log)}")
         result = json.loads(out.read_text(encoding="utf-8"))
-    except (Exception, SystemExit) as error:  # of the part, of what it wrote, or of the disk
+    except (Exception, SystemExit) as error:  # from the part, its output, or the disk
         return ended("failed", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
     return {"status": "done", "took": time.perf_counter() - began, **result}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a part's process with all that it started, and waits for it."""
+    """Ends a part's process and its children, and waits for it."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def last_line(log: Path) -> str:
-    """Returns the last line that a process said."""
+    """Returns the last line of a process's output."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return lines[-1][:300] if lines else "it said nothing"
 
@@ -126,13 +126,13 @@ def last_line(log: Path) -> str:
 def run_all(
     results: dict[str, dict[str, Any]], todo: Sequence[Part], folder: Path, until: float, message: Callable[[str], None]
 ) -> None:
-    """Runs parts one after the other until a time (of `time.monotonic`), and writes the report after each.
+    """Runs parts in turn until a time (of `time.monotonic`), and writes the report after each.
 
     Args:
-        results: what each part found, by name; filled here.
-        todo: the parts.
-        folder: where the files go.
-        until: when all are to be through.
+        results: of each part, by name; filled here.
+        todo: the remaining parts.
+        folder: for the files.
+        until: when all should be finished.
         message: called with a line before and after each.
     """
     for index, part in enumerate(todo):
@@ -152,10 +152,10 @@ def main(argv: Sequence[str]) -> int:
     """The command."""
     parser = cli.parser(__doc__ or "")
     parser.add_argument("--out", type=Path, default=Path("build/device"), help="folder of device.md and device.json")
-    parser.add_argument("--minutes", type=float, default=20.0, help="to be through in, more or less (20)")
-    parser.add_argument("--only", default="", metavar="NAMES", help="parts, by comma; see --list")
+    parser.add_argument("--minutes", type=float, default=20.0, help="approximate total time (20)")
+    parser.add_argument("--only", default="", metavar="NAMES", help="parts, comma-separated; see --list")
     parser.add_argument("--list", action="store_true", help="print the names of all parts")
-    parser.add_argument("--tiny", action="store_true", help="the sizes of a CPU, whatever the device is")
+    parser.add_argument("--tiny", action="store_true", help="the sizes for a CPU, on any device")
     parser.add_argument("--torch-python", default=sys.executable, help="a Python with PyTorch and transformers")
     args = parser.parse_args(argv)
     if not 0 < args.minutes < 24 * 60:
@@ -167,13 +167,13 @@ def main(argv: Sequence[str]) -> int:
     expected = [name.strip().replace("_", " ", 1) for name in args.only.split(",") if name.strip()]
     for name in expected:
         if name not in ("device", *names):
-            raise UserError(f"--only={args.only}: {name!r} is no part{nearest(name, ('device', *names))} (--list)")
+            raise UserError(f"--only={args.only}: {name!r} is not a part{nearest(name, ('device', *names))} (--list)")
     if shutil.which(args.torch_python) is None:
         raise UserError(f"--torch-python={args.torch_python}: cannot be run")
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--out={args.out}: cannot be made: {error.strerror}") from error
+        raise UserError(f"--out={args.out}: cannot be created: {error.strerror}") from error
     folder, until = args.out.resolve(), time.monotonic() + 60 * args.minutes
 
     def report_line(line: str) -> None:

@@ -1,7 +1,7 @@
-"""The parts of `bench.device`, each run in a process of its own: python -m bench.device.parts NAME OUT.json [tiny].
+"""The parts of `bench.device`, each run in its own process: python -m bench.device.parts NAME OUT.json [tiny].
 
-A part returns a dictionary. `wrong` in it lists, a line each, what is not as it should be; `not_run` says why there is
-nothing to measure. `tiny` is for a CPU: the same programs at sizes that take seconds.
+A part returns a dictionary. `wrong` has one line for each problem; `not_run` says why there is nothing to measure.
+`tiny` is for a CPU: the same programs at sizes that take seconds.
 """
 
 import dataclasses
@@ -17,26 +17,26 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parents[2]
 PRESETS = ("gpt2_124m", "llama_350m")
 STEPS = 30
-SKIPPED = 5  # steps before the first that is timed
+SKIPPED = 5  # untimed first steps
 BATCHES = (1, 8, 64)  # rows of prefill and decode
 PACKS = (1, 8, 32)
-MFU = 0.5  # what a preset should reach on an accelerator
-MEMORY = 0.15  # by how much measured memory may differ from the compiled peak
-PACK_LOSS = 1e-3  # by how much, relatively, a run's loss may differ in a pack
+MFU = 0.5  # target of a preset on an accelerator
+MEMORY = 0.15  # relative tolerance of measured memory against the compiled peak
+PACK_LOSS = 1e-3  # relative tolerance of a run's loss in a pack
 TINY = {
     "model.width": 64, "model.num_layers": 2, "model.num_heads": 4, "model.mlp_width": 192, "model.vocab_size": 512,
     "data.length": 32, "data.batch_size": 4, "data.micro_batches": 1, "eval.throughput.length": 16,
     "eval.throughput.new_tokens": 8, "eval.throughput.repeats": 2, "model.dtype": "float32",
 }  # fmt: skip
 DECODING = {"eval.throughput.length": 512, "eval.throughput.new_tokens": 64, "eval.throughput.repeats": 3}
-# Of equivalence: schemes by layer, all that reach attention in a way of their own.
+# For equivalence: schemes, one per layer, with all the different ways to act in attention.
 KINDS = "rope xpos alibi t5 fire cope".split()
 SMALL = {"model.width": 256, "model.num_heads": 4, "model.num_kv_heads": 2, "model.vocab_size": 512,
          "model.mlp_width": 256, "data.batch_size": 2, "data.micro_batches": 1}  # fmt: skip
 
 
 def preset(name: str, tiny: bool, **changes: Any) -> Any:
-    """Returns a preset, resolved, with one micro-batch a step; on a CPU at a size that takes seconds."""
+    """Returns a preset, resolved, with one micro-batch per step; on a CPU at a size that takes seconds."""
     from configs import cli, validate
 
     config = cli.load(CHECKOUT / f"configs/{name}.py", {})
@@ -47,7 +47,7 @@ def preset(name: str, tiny: bool, **changes: Any) -> Any:
 
 
 def case(name: str, tiny: bool, kind: str = "train", rows: int = 0) -> Any:
-    """Returns a preset as a peer's work; decoding is that of `decode` below."""
+    """Returns a preset as a peer's case; decoding is that of `decode` below."""
     from bench.speed.cases import Case
 
     config = preset(name, tiny)
@@ -62,7 +62,7 @@ def case(name: str, tiny: bool, kind: str = "train", rows: int = 0) -> Any:
 
 
 def device(tiny: bool) -> dict[str, Any]:
-    """The device, the versions, and what it reaches at best."""
+    """The device, the versions, and its measured peak rates."""
     import importlib.metadata
 
     import jax
@@ -116,11 +116,11 @@ def equivalence(tiny: bool) -> dict[str, Any]:
     return {"rows": rows, "compared": compared, "wrong": wrong}
 
 
-_OUT: list[Path] = []  # where this process's part is written
+_OUT: list[Path] = []  # the path of this process's part
 
 
 def _save(results: dict[str, Any]) -> None:
-    """Keeps what a part found so far, for the case that its time ends."""
+    """Saves a part's results so far, in case its time runs out."""
     for out in _OUT:
         work = out.with_suffix(".part")
         work.write_text(json.dumps(results), encoding="utf-8")
@@ -128,7 +128,7 @@ def _save(results: dict[str, Any]) -> None:
 
 
 def train(name: str, tiny: bool) -> dict[str, Any]:
-    """Thirty steps of a preset on one batch: time, MFU, whether the loss falls, and memory as measured and compiled."""
+    """Trains a preset on one batch for thirty steps: time, MFU, whether the loss falls, and memory."""
     import jax
     import numpy as np
 
@@ -176,33 +176,33 @@ def train(name: str, tiny: bool) -> dict[str, Any]:
 
 
 def _counted() -> int | None:
-    """Returns the most bytes that the device has held so far; None where it does not count."""
+    """Returns the peak bytes of the device so far; None if it does not count them."""
     import jax
 
     return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
 
 
 def _wrong_in_training(name: str, results: dict[str, Any]) -> list[str]:
-    """Returns what is not as it should be in what `train` measured."""
+    """Returns the problems in the results of `train`."""
     wrong = []
     losses = results["losses"]
     if not all(abs(loss) < float("inf") for loss in losses):  # false for nan too
         first = next(step for step, loss in enumerate(losses, 1) if not abs(loss) < float("inf"))
         wrong.append(f"{name}: the loss is not finite at step {first}")
     elif losses[-1] >= losses[0]:
-        wrong.append(f"{name}: the loss of one batch, trained on {len(losses)} times, does not fall: "
+        wrong.append(f"{name}: the loss of one batch, trained {len(losses)} times, does not fall: "
                      f"{losses[0]:.4f} to {losses[-1]:.4f}")  # fmt: skip
     if results["mfu"] is not None and results["mfu"] < MFU:
-        wrong.append(f"{name}: {100 * results['mfu']:.0f}% MFU, aimed at {100 * MFU:.0f}%")
+        wrong.append(f"{name}: {100 * results['mfu']:.0f}% MFU, target {100 * MFU:.0f}%")
     measured, compiled = results["memory"]["measured"], results["memory"]["compiled"]
     if measured and compiled and abs(measured / compiled - 1) > MEMORY:
-        wrong.append(f"{name}: {measured / 2**30:.2f} GiB measured where {compiled / 2**30:.2f} are compiled: "
+        wrong.append(f"{name}: {measured / 2**30:.2f} GiB measured, {compiled / 2**30:.2f} compiled: "
                      f"{100 * (measured / compiled - 1):+.0f}%")  # fmt: skip
     return wrong
 
 
 def decode(name: str, tiny: bool) -> dict[str, Any]:
-    """Prefill and decode of a preset at several numbers of rows; one that fails leaves the others."""
+    """Prefill and decode of a preset at several numbers of rows; if one fails, the others still run."""
     from eval.cost import ready, throughput
 
     run = _run(preset(name, tiny))
@@ -223,7 +223,7 @@ def decode(name: str, tiny: bool) -> dict[str, Any]:
 
 
 def profile(name: str, tiny: bool) -> dict[str, Any]:
-    """Whose the time of a training step, prefill and decode is, part by part."""
+    """The time of a training step, prefill and decode by part of the model."""
     from eval.cost import profile as profiles
     from eval.progress import Quiet
 
@@ -233,7 +233,7 @@ def profile(name: str, tiny: bool) -> dict[str, Any]:
 
 
 def packs(tiny: bool) -> dict[str, Any]:
-    """Packs of tiny runs in one program: runs' steps a second, and whether a run's loss is the same in all of them."""
+    """Packs of tiny runs in one program: steps per second, and whether a run's loss is the same in all of them."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -269,7 +269,7 @@ def packs(tiny: bool) -> dict[str, Any]:
         took = statistics.median(seconds[SKIPPED:])
         results.append({"runs": size, "seconds": took, "steps_per_second": size / took, "first_loss": first})
         if abs(first / results[0]["first_loss"] - 1) > PACK_LOSS:
-            wrong.append(f"packs: a run's loss after {STEPS} steps is {first:.5f} among {size} runs and "
+            wrong.append(f"packs: a run's loss after {STEPS} steps is {first:.5f} in a pack of {size} and "
                          f"{results[0]['first_loss']:.5f} alone")  # fmt: skip
     return {"packs": results, "wrong": wrong}
 
@@ -292,13 +292,13 @@ PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {
 
 
 def peer_cases(name: str, tiny: bool) -> dict[str, Any]:
-    """Returns what PyTorch does beside a preset: thirty training steps, and decoding at each number of rows."""
+    """Returns the cases for PyTorch on a preset: thirty training steps, and decoding at each number of rows."""
     decoding = [dataclasses.asdict(case(name, tiny, "decode", rows)) for rows in BATCHES]
     return {"train": dataclasses.asdict(case(name, tiny)), "decode": decoding, "steps": STEPS, "skipped": SKIPPED}
 
 
 def main(name: str, out: Path, tiny: bool) -> None:
-    """Runs a part and writes what it found."""
+    """Runs a part and writes its results."""
     from training.runtime import compilation
 
     compilation.enable_cache()

@@ -1,6 +1,6 @@
-"""transformers under torch.compile beside a preset: python -m bench.device.peer CASES.json OUT.json.
+"""transformers under torch.compile on a preset: python -m bench.device.peer CASES.json OUT.json.
 
-Needs PyTorch and transformers alone, so that it may run in an environment of its own.
+Needs only PyTorch and transformers, so it can run in a separate environment.
 """
 
 import importlib.util
@@ -23,7 +23,7 @@ def seconds(work: Any, steps: int, skipped: int) -> float:
 
 
 def measured(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns training's and decoding's tokens a second, or why there are none."""
+    """Returns the tokens per second of training and decoding, or why there are none."""
     absent = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if absent:
         return {

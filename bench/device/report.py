@@ -1,4 +1,4 @@
-"""What `bench.device` writes: device.json, and device.md for people; both begin with what is wrong."""
+"""The output of `bench.device`: device.json and device.md; both begin with what is wrong."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from typing import Any
 
 SCHEMA = 1
 GIB = 2**30
-SHOWN = 5  # parts of the model whose share of the time is told
+SHOWN = 5  # parts of the model whose share of the time is shown
 
 Found = Mapping[str, Mapping[str, Any]]
 
@@ -24,7 +24,7 @@ def not_run(result: Found) -> list[str]:
 
 
 def write(folder: Path, result: Found) -> None:
-    """Writes both files, each whole or as it was."""
+    """Writes both files atomically."""
     content = {
         "wrong": wrong(result),
         "not_run": not_run(result),
@@ -39,7 +39,7 @@ def write(folder: Path, result: Found) -> None:
 
 
 def markdown(result: Found) -> str:
-    """Returns the report for people."""
+    """Returns the report as Markdown."""
     return "\n".join(lines(result)) + "\n"
 
 
@@ -146,7 +146,7 @@ def _decoding(result: Found) -> Iterator[str]:
                 continue
             other = others.get(one["rows"]) if one["program"] == "decode" else None
             speed = one["tokens_per_second"]
-            # transformers' generation is timed with its prompt, ours without: said below the table.
+            # transformers' generation is timed with its prompt, ours without: noted below the table
             beside = f"{speed / other:.2f}x" if other else ""
             rows.append((name.removeprefix("decode "), one["program"], str(one["rows"]), f"{speed:,.0f}", beside))
     if rows:

@@ -1,10 +1,10 @@
-"""Our speed beside peers', in one run: `make bench`.
+"""Our speed compared with peers', in one run: `make bench`.
 
-Peers: transformers' Llama in PyTorch (SDPA, fused AdamW), in an environment of its own that is made at the first call;
-plain JAX as most people write it; and with --maxtext MaxText, in another environment (Python 3.12). Each is a process
-that waits while another works; they take turns on the same shapes with the same number of threads. Then what share of
-a sweep is training and evaluation, and how training's memory grows with length. Prints a table, and writes it and all
-measurements to --out.
+Peers: transformers' Llama in PyTorch (SDPA, fused AdamW), in a separate environment that is made at the first call;
+plain JAX as commonly written; and with --maxtext MaxText, in another environment (Python 3.12). Each is a process that
+waits while another works; they take turns on the same shapes with the same number of threads. Then the share of a
+sweep's time in training and evaluation, and the growth of training memory with length. Prints a table, and writes it
+and all measurements to --out.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from sweeps.launchers.resources import cores
 
 
 def chosen(given: argparse.Namespace) -> list[Case]:
-    """Returns the cases asked for, in the dtype asked for."""
+    """Returns the requested cases, in the requested dtype."""
     cases = [case for case in CASES if not given.only or given.only in case.name]
 
     def peers_of(case: Case) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ def chosen(given: argparse.Namespace) -> list[Case]:
 
 
 def memory() -> dict[str, float]:
-    """Returns `memory.measure` of a process of its own."""
+    """Returns `memory.measure` from a separate process."""
     line = [sys.executable, "-m", "bench.speed.memory"]
     return json.loads(subprocess.run(line, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
@@ -63,32 +63,34 @@ def shapes(given: argparse.Namespace, message: Reporter) -> tuple[list[dict[str,
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """Reads the command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.speed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     default = CHECKOUT / "build"
     parser.add_argument("--out", type=Path, default=default / "bench", help="folder for speed.json and speed.md")
-    parser.add_argument("--environment", type=Path, default=default / "hf", help="PyTorch's, where it is or is made")
-    parser.add_argument("--python", type=Path, help="one that has PyTorch and transformers already, instead")
+    parser.add_argument(
+        "--environment", type=Path, default=default / "hf", help="PyTorch's environment, created if absent"
+    )
+    parser.add_argument("--python", type=Path, help="an existing Python with PyTorch and transformers, instead")
     parser.add_argument("--threads", type=int, default=cores(), help="of every peer (default: all cores)")
     parser.add_argument("--rounds", type=int, default=4, help="turns of each peer (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="a turn lasts at least (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="minimum seconds of a turn (default: %(default)s)")
     parser.add_argument("--only", default="", help="only cases with this in their name; no sweep and no memory")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of activations")
     parser.add_argument("--compile", action="store_true", help="also transformers under torch.compile")
     parser.add_argument("--maxtext", action="store_true", help="also MaxText's training steps")
     parser.add_argument(
-        "--maxtext-environment", type=Path, default=default / "maxtext", help="MaxText's, where it is or is made"
+        "--maxtext-environment", type=Path, default=default / "maxtext", help="MaxText's environment, created if absent"
     )
-    parser.add_argument("--maxtext-python", type=Path, help="one that has MaxText already, instead")
-    parser.add_argument("--no-sweep", action="store_true", help="leave the sweep out, which takes three minutes")
+    parser.add_argument("--maxtext-python", type=Path, help="an existing Python with MaxText, instead")
+    parser.add_argument("--no-sweep", action="store_true", help="skip the sweep, which takes three minutes")
     parser.add_argument("--whole-sweep", action="store_true", help="all five arms of it, not two: eight minutes")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command; 0 whatever the ratios are."""
+    """The command; returns 0 for all ratios."""
     given = parsed(argv)
     began, message = time.perf_counter(), Reporter()
     rows, about = shapes(given, message)

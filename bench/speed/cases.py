@@ -1,4 +1,4 @@
-"""What is measured: shapes, and the ratios aimed at."""
+"""The measured cases: shapes, and target ratios."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,16 +21,16 @@ class Case:
     mlp: int
     vocab: int
     batch: int
-    length: int  # tokens a row; of the prompt
+    length: int  # tokens per row; of the prompt
     new: int = 0
     dtype: str = "float32"
-    family: str = "llama"  # or gpt2: learned positions, LayerNorm, GELU, biases; kv_heads is not read
-    peers: tuple[str, ...] = ("transformers", "jax")  # whom we are measured beside
-    targets: dict[str, float] = field(default_factory=dict)  # peer -> how many times its speed ours should be
+    family: str = "llama"  # or gpt2: learned positions, LayerNorm, GELU, biases; kv_heads is not used
+    peers: tuple[str, ...] = ("transformers", "jax")  # the peers to compare with
+    targets: dict[str, float] = field(default_factory=dict)  # peer -> target of our speed over its
 
     @property
     def tokens(self) -> int:
-        """Tokens trained on in a step, or generated in a call."""
+        """Tokens trained per step, or generated per call."""
         return self.batch * (self.new or self.length)
 
 

@@ -1,4 +1,4 @@
-"""A peer: transformers' Llama (or GPT-2) in PyTorch, attention by SDPA, fused AdamW; runs in an environment of its own.
+"""A peer: transformers' Llama (or GPT-2) in PyTorch, attention by SDPA, fused AdamW; runs in a separate environment.
 
 python -m bench.speed.hf_llama THREADS [compile]      with `compile`, through torch.compile
 """

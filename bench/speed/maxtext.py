@@ -1,4 +1,4 @@
-"""A peer: MaxText's Llama on the CPU, in an environment of its own (Python 3.12); only training steps.
+"""A peer: MaxText's Llama on the CPU, in a separate environment (Python 3.12); only training steps.
 
 python -m bench.speed.maxtext THREADS
 """
@@ -16,7 +16,7 @@ if __name__ == "__main__":
     cores(int(sys.argv[1]))
     os.environ |= {"JAX_PLATFORMS": "cpu", "DECOUPLE_GCLOUD": "TRUE"}  # the second: without Google's cloud packages
 
-with contextlib.redirect_stdout(sys.stderr):  # it says there what it goes without
+with contextlib.redirect_stdout(sys.stderr):  # it prints missing optional packages there
     import jax
     import maxtext
     from flax import nnx
@@ -24,8 +24,8 @@ with contextlib.redirect_stdout(sys.stderr):  # it says there what it goes witho
     from maxtext.trainers.pre_train import train
     from maxtext.utils import sharding, train_utils
 
-FOLDER = tempfile.TemporaryDirectory()  # for what it writes; gone at the end
-# For one machine without an accelerator; layers unrolled and nothing computed twice, as we do there.
+FOLDER = tempfile.TemporaryDirectory()  # for its output; removed at the end
+# For one machine without an accelerator; layers unrolled and no rematerialization, as in our runs there.
 SETTINGS: dict[str, Any] = dict(
     run_name="bench",
     hardware="cpu",
@@ -66,7 +66,7 @@ def settings_of(case: Case, folder: str) -> list[str]:
 
 
 def prepare(case: Case) -> Work:
-    """Returns a training step: what MaxText's own loop calls, waited for."""
+    """Returns a training step: as in MaxText's own loop, with a wait for the result."""
     config, recorder = train.initialize(settings_of(case, FOLDER.name))
     _, _, places, _, mesh, _, _, loader, _, _, state = train_utils.setup_train_loop(config, recorder)
     graph, state = nnx.split(state)

@@ -19,7 +19,7 @@ def measure() -> dict[str, float]:
         case = dataclasses.replace(CASES[0], batch=1, length=length)
         result = analysis(train_step.lower(config_of(case)).compile())
         if result is None:
-            raise RuntimeError("this platform gives no account of a program's memory")
+            raise RuntimeError("this platform does not report a program's memory")
         peaks[str(length)] = float(result["peak"])
     return {**peaks, "ratio": peaks[str(LENGTHS[1])] / peaks[str(LENGTHS[0])]}
 

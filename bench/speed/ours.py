@@ -1,4 +1,4 @@
-"""Our side: the programs that train.py and eval.generate run."""
+"""Our side: the programs of train.py and eval.generate."""
 
 import itertools
 import sys
@@ -34,12 +34,12 @@ def config_of(case: Case) -> ConfigDict:
         dtype=case.dtype,
     )
     config.data.length, config.data.batch_size = case.length, case.batch
-    config.data.weights.text, config.data.weights.mqar = 0.0, 1.0  # so that the vocabulary may be any
+    config.data.weights.text, config.data.weights.mqar = 0.0, 1.0  # so that the vocabulary can have any size
     return validate.resolve(config)
 
 
 def batches(case: Case) -> list[dict[str, np.ndarray]]:
-    """Returns a few random batches, as the data pipeline gives them."""
+    """Returns a few random batches in the form of the data pipeline."""
     draw = np.random.default_rng(0)
     tokens = draw.integers(0, case.vocab, (4, case.batch, case.length + 1), dtype=np.int32)
     ones = np.ones((case.batch, case.length), np.float32)

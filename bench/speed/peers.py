@@ -22,7 +22,7 @@ class PeerError(Exception):
 
 
 class Peer:
-    """One peer, in a process of its own that waits for jobs (see `serving.serve`)."""
+    """One peer, in a separate process that waits for jobs (see `serving.serve`)."""
 
     def __init__(self, name: str, command: Sequence[str | Path]) -> None:
         self.name = name
@@ -33,10 +33,10 @@ class Peer:
         self.about = self._answer()
 
     def ask(self, **job: Any) -> dict[str, Any]:
-        """Gives a job and returns its answer.
+        """Sends a job and returns its answer.
 
         Raises:
-            PeerError: the process ended, with the last line of what it said.
+            PeerError: the process ended, with the last line of its output.
         """
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(job) + "\n")
@@ -67,7 +67,7 @@ class Peer:
 
 @contextmanager
 def started(commands: dict[str, Sequence[str | Path]]) -> Iterator[dict[str, Peer]]:
-    """Starts the peers; ends them on the way out."""
+    """Starts the peers; ends them on exit."""
     with ExitStack() as stack:
         peers = {}
         for name, command in commands.items():
@@ -79,7 +79,7 @@ def started(commands: dict[str, Sequence[str | Path]]) -> Iterator[dict[str, Pee
 def commands(
     torch_python: Path, threads: int, *, compiled: bool, maxtext: Path | None = None
 ) -> dict[str, Sequence[str | Path]]:
-    """Returns how each peer is started.
+    """Returns the command line of each peer.
 
     Args:
         torch_python: has PyTorch and transformers.
@@ -101,20 +101,20 @@ def commands(
 
 
 def measure(case: Case, peers: Sequence[Peer], rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Returns each peer's times of one unit of work; peers take turns (A B C A B C ...), a median a turn.
+    """Returns each peer's times of one unit of work; peers take turns (A B C A B C ...), one median per turn.
 
     Args:
         case: the work.
-        peers: who does it.
+        peers: to be measured.
         rounds: turns of each.
-        seconds: what a turn lasts at least.
+        seconds: minimum duration of a turn.
     """
     for peer in peers:
         peer.ask(case=dataclasses.asdict(case))
     results: dict[str, list[float]] = {peer.name: [] for peer in peers}
     for _ in range(rounds):
         for peer in peers:
-            time.sleep(0.05)  # the threads of the one before have gone to sleep
+            time.sleep(0.05)  # until the previous peer's threads have gone to sleep
             times = sorted(peer.ask(seconds=seconds)["seconds"])
             results[peer.name].append(times[len(times) // 2])
     return results

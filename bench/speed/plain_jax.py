@@ -1,6 +1,6 @@
-"""A peer: the same Llama in JAX as most people write it, on `jax.nn.dot_product_attention` and `optax.adamw`.
+"""A peer: the same Llama in JAX as commonly written, with `jax.nn.dot_product_attention` and `optax.adamw`.
 
-Nothing of ours is used: no blocks, no kernels, no own gradients.
+Nothing of ours is used: no blocks, no kernels, no custom gradients.
 """
 
 import itertools

@@ -1,9 +1,9 @@
-"""A peer's process: takes jobs as JSON lines, times its own work, and answers as JSON lines. Needs Python alone.
+"""A peer's process: takes jobs as JSON lines, times its own work, and answers as JSON lines. Needs only Python.
 
     {"case": {...}}      prepare it, warm it up         -> {"warm_up": seconds}
-    {"seconds": 1.5}     work for about so long         -> {"seconds": [one number for each unit of work]}
+    {"seconds": 1.5}     work for about this long       -> {"seconds": [one number for each unit of work]}
 
-It waits, silent, between jobs, so that peers can be measured in turn on the same cores.
+It waits silently between jobs, so that peers can be measured in turn on the same cores.
 """
 
 import gc
@@ -21,14 +21,14 @@ WARM_UP = 3
 
 
 def cores(count: int) -> None:
-    """Holds this process to so many cores; to be called before a library starts its threads."""
+    """Pins this process to this many cores; to be called before a library starts its threads."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
     os.environ["OMP_NUM_THREADS"] = str(count)
 
 
 def serve(prepare: Callable[[Case], Work], about: dict[str, str]) -> None:
-    """Answers jobs until the input ends; the first line says what is running (versions, threads)."""
+    """Answers jobs until the input ends; the first line describes the process (versions, threads)."""
     answer = opened()
     answer(about)
     work: Work | None = None
@@ -47,7 +47,7 @@ def serve(prepare: Callable[[Case], Work], about: dict[str, str]) -> None:
 
 
 def opened() -> Callable[[dict[str, Any]], None]:
-    """Returns what writes an answer; whatever else is printed goes to standard error from now on."""
+    """Returns a function that writes an answer; all other output goes to standard error from then on."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -59,7 +59,7 @@ def opened() -> Callable[[dict[str, Any]], None]:
 
 
 def timed(work: Work, seconds: float) -> list[float]:
-    """Returns what each unit of work took, until their sum reaches `seconds`."""
+    """Returns the time of each unit of work, until their sum reaches `seconds`."""
     results: list[float] = []
     while sum(results) < seconds:
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What share of a sweep's wall time is training steps and evaluation, and what a second seed of an arm compiles.
+"""The share of a sweep's wall time in training steps and evaluation, and the compilations of an arm's second seed.
 
 `configs/sweeps/head_count.py` runs at the size of `configs/tiny.py`, for its own 2,000 steps and three seeds; two of
 its arms, or all. The rest of the time is start-up, compilation (with the user's cache, so the first call compiles more
@@ -36,10 +36,10 @@ def measure(workers: int, *, whole: bool = False) -> dict[str, Any]:
         whole: all five arms, not two.
 
     Returns:
-        `share` of the workers' wall time in steps and evaluation (compiling apart), `wall` seconds, the seconds of
-        `train`, `evaluation` and `compile` over all workers, and `second_seed`, programs that runs compiled whose arm
-        had run before. `reserved`: seconds that workers were kept idle while another timed what must be timed alone,
-        and `share_reserved` what the share is with those as evaluation.
+        `share` of the workers' wall time in steps and evaluation (without compiling), `wall` seconds, the seconds of
+            `train`, `evaluation` and `compile` over all workers, and `second_seed`, the programs compiled by runs whose
+            arm had run before. `reserved`: seconds that workers were idle while another ran timed evaluations alone,
+            and `share_reserved` the share with those counted as evaluation.
     """
     with tempfile.TemporaryDirectory() as folder:
         out, file = Path(folder) / "sweep", Path(folder) / "two_arms.py"
@@ -68,7 +68,7 @@ def _shares(out: Path, wall: float, workers: int) -> dict[str, Any]:
         evals = sum(each.values())
         reserved += sum(each.get(name, 0.0) for name in TIMED) * (workers - 1)
         train += spent["train"]
-        # Of what was compiled, all but the training step was compiled within evaluations.
+        # All compilation except the training step's happened within evaluations.
         evaluation += spent["eval"] + evals - max(0.0, sum(compiled) - spent["compile"])
         compiling += sum(compiled)
         arm = run.parent.name
@@ -87,6 +87,6 @@ def _shares(out: Path, wall: float, workers: int) -> dict[str, Any]:
 
 
 def _runs(out: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yields run directories and their run.json in the order in which they began."""
+    """Yields run directories and their run.json in order of their start."""
     results = [(path.parent, json.loads(path.read_text())) for path in out.glob("runs/*/*/run.json")]
     yield from sorted(results, key=lambda one: one[1]["started"])

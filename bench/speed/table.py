@@ -66,7 +66,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def drawn(results: dict[str, Any]) -> Table:
-    """Returns the table as a terminal shows it."""
+    """Returns the table for a terminal."""
     table = Table(*HEADINGS, caption=about(results))
     for cells in rows(results):
         table.add_row(*cells)
@@ -74,6 +74,6 @@ def drawn(results: dict[str, Any]) -> Table:
 
 
 def about(results: dict[str, Any]) -> str:
-    """Returns what ran, in words."""
+    """Returns a description of the measurement."""
     versions = ", ".join(f"{name} {version}" for name, version in results["about"].items())
-    return f"{versions}; {results['threads']} threads; load {results['load']:.1f} at the beginning"
+    return f"{versions}; {results['threads']} threads; load {results['load']:.1f} at the start"

@@ -1,4 +1,4 @@
-"""Families of Hugging Face checkpoints, by `model_type`. One more is a file here and a line below."""
+"""Families of Hugging Face checkpoints, by `model_type`. To add one, add a file here and a line below."""
 
 from convert.families.bloom import BLOOM
 from convert.families.family import Family

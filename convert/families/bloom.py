@@ -1,4 +1,4 @@
-"""BLOOM: ALiBi, a LayerNorm on the embedding, q, k, v of each head side by side."""
+"""BLOOM: ALiBi, a LayerNorm on the embedding, q, k, v of each head adjacent."""
 
 from convert.families.family import Family
 from convert.hf.keys import Always, HeadDim, Only, Same
@@ -18,7 +18,7 @@ BLOOM = Family(
         Same("tie_word_embeddings", "model.tie_embeddings", True),
         Only("apply_residual_connection_post_layernorm", False),
         Only("n_inner", None, False),
-        # BLOOM has no table and says no length; seq_length is what its first configs called the training length.
+        # BLOOM has no table and declares no length; its first configs called the training length seq_length
         Length("seq_length", 2048),
         Always(
             {

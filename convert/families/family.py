@@ -1,4 +1,4 @@
-"""What a family is: the pairs between its config.json and our config, and the map between its tensors and ours."""
+"""A family: the pairs between its config.json and our config, and the map between its tensors and ours."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from configs.errors import ConfigError
 from convert.hf.keys import Keys, Ours, Pair, Theirs
 from convert.hf.tensors import Params, Shape, Shapes, Tensor
 
-LISTED = 6  # names told of each kind of mismatch
+LISTED = 6  # names listed per kind of mismatch
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Family:
     Attributes:
         name: the model_type.
         architecture: the class in transformers.
-        pairs: in the order in which they read.
+        pairs: in reading order.
         tensors: names without `prefix`.
-        prefix: before every tensor's name but `head`'s; checkpoints of the bare model lack it.
+        prefix: of every tensor's name but `head`'s; checkpoints of the bare model lack it.
         head: the output matrix's name; absent where tied, or equal to the embedding.
         embedding: the embedding's name.
-        renamed: other names of tensors that are read.
-        ignored: patterns of names (without prefix) that hold no parameters: tables that older versions saved.
+        renamed: other accepted names of tensors.
+        ignored: patterns of names (without prefix) without parameters: tables saved by older versions.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Family:
     ignored: tuple[str, ...] = ()
 
     def read_config(self, keys: Keys, ignore: Iterable[str] = ()) -> Ours:
-        """Returns our fields, dotted, that a config.json sets.
+        """Returns our fields, dotted, as set by a config.json.
 
         Raises:
             UserError: a key is missing, wrong, or not understood.
@@ -55,14 +55,14 @@ class Family:
         return ours
 
     def write_config(self, config: ConfigDict) -> Theirs:
-        """Returns config.json for our config, as far as the family can say it."""
+        """Returns config.json for our config, as far as the family can express it."""
         theirs: Theirs = {"model_type": self.name, "architectures": [self.architecture]}
         for pair in self.pairs:
             pair.write(config, theirs)
         return theirs
 
     def own_name(self, name: str) -> str:
-        """Returns a tensor's name without the prefix, by its present name."""
+        """Returns a tensor's current name without the prefix."""
         name = name.removeprefix(self.prefix)
         return self.renamed.get(name, name)
 
@@ -82,17 +82,17 @@ class Family:
     def read_tensors(
         self, names: Mapping[str, Shape], read: Callable[[str], np.ndarray], shapes: Shapes, heads: int, source: str
     ) -> Params:
-        """Returns our parameters, float32, q, k and v apart.
+        """Returns our parameters, float32, with q, k and v separate.
 
         Args:
             names: {name in the checkpoint: shape}.
-            read: gives a tensor by that name, float32.
+            read: returns a tensor by that name, float32.
             shapes: of our parameters.
             heads: query heads.
-            source: what to call the checkpoint.
+            source: the checkpoint's name in messages.
 
         Raises:
-            ConfigError: tensors are missing, not asked for, or of a wrong shape, by name.
+            ConfigError: tensors are missing, unexpected, or have a wrong shape; with their names.
         """
         layers = next(shape[0] for name, shape in shapes.items() if name.startswith("blocks."))
         where = self._where(names, read, shapes, layers, source)
@@ -109,7 +109,7 @@ class Family:
     def _where(
         self, names: Mapping[str, Shape], read: Callable[[str], np.ndarray], shapes: Shapes, layers: int, source: str
     ) -> dict[str, str]:
-        """Returns {own name: name in the checkpoint} of the tensors wanted, all of them there and of their shape."""
+        """Returns {own name: name in the checkpoint} of the expected tensors, after checking presence and shapes."""
         expected = self.wanted(shapes, layers)
         own = {self.own_name(name): name for name in names}
         extra = [name for name in own if name not in expected and not self._ignored(name)]
@@ -134,12 +134,12 @@ class Family:
         return any(re.search(pattern, name) for pattern in self.ignored)
 
     def _tied(self, own: Mapping[str, str], names: Mapping[str, Shape], read: Callable[[str], np.ndarray]) -> bool:
-        """Whether a head that the config ties is the embedding once more, as some checkpoints have it."""
+        """Whether a head that the config ties is a copy of the embedding, as in some checkpoints."""
         head, table = own[self.head], own.get(self.embedding)
         return table is not None and names[head] == names[table] and np.array_equal(read(head), read(table))
 
     def write_tensors(self, params: Params, heads: int) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields (name, tensor) for our parameters, q, k and v apart.
+        """Yields (name, tensor) for our parameters, with q, k and v separate.
 
         Raises:
             ConfigError: the family has no tensor for one of them.
@@ -157,7 +157,7 @@ class Family:
 
 
 def resolved(ours: Ours, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
-    """Returns our whole config with the fields a family read.
+    """Returns our complete config with the fields that a family read.
 
     Raises:
         ConfigError: a value or a combination is refused.

@@ -1,4 +1,4 @@
-"""GPT-2: LayerNorm, learned positions, matrices that lie as ours do (Conv1D), q, k, v side by side in one."""
+"""GPT-2: LayerNorm, learned positions, matrices with our axis order (Conv1D), q, k, v concatenated in one."""
 
 from convert.families.family import Family
 from convert.families.gpt_neox import ACTIVATIONS

@@ -1,4 +1,4 @@
-"""GPT-NeoX (and Pythia): LayerNorm, partial rotary, q, k, v of each head side by side, parallel or serial residual."""
+"""GPT-NeoX (and Pythia): LayerNorm, partial rotary, q, k, v of each head adjacent, parallel or serial residual."""
 
 from convert.families.family import Family
 from convert.hf.keys import Always, Choice, HeadDim, Only, Same

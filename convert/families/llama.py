@@ -1,4 +1,4 @@
-"""Llama and its close kin: RMSNorm, SwiGLU, RoPE by halves, three projections.
+"""Llama and related families: RMSNorm, SwiGLU, half-split RoPE, three projections.
 
 They differ in biases, windows, norms and defaults.
 """
@@ -17,14 +17,14 @@ GATED = {"silu": "swiglu", "swish": "swiglu"}
 def sizes(
     kv_heads: int | None, head_dim: HeadDim, *, eps: float = 1e-6, tied: bool = False, length: int
 ) -> tuple[Pair, ...]:
-    """Returns the pairs that all of them have.
+    """Returns the pairs common to all of them.
 
     Args:
-        kv_heads: where the key is absent; None: as many as heads. Null always means that.
+        kv_heads: default for an absent key; None: as many as heads. Null always means that.
         head_dim: the family's rule.
-        eps: where rms_norm_eps is absent.
-        tied: whether embeddings are tied where the key is absent.
-        length: where max_position_embeddings is absent.
+        eps: default of rms_norm_eps.
+        tied: default of tie_word_embeddings.
+        length: default of max_position_embeddings.
     """
 
     def all_heads(ours: dict) -> int:
@@ -47,7 +47,7 @@ def sizes(
 
 
 def biases(attention: bool, mlp: bool) -> tuple[Pair, ...]:
-    """Returns the pairs of biases of the four projections and of the MLP: a key sets them, or there are none."""
+    """Returns the pairs of biases of the four projections and of the MLP: set by a key, or absent."""
     return (
         Same("attention_bias", (QKV_BIAS, OUT_BIAS), False) if attention else Only("attention_bias", False, False),
         Same("mlp_bias", "model.mlp_bias", False) if mlp else Only("mlp_bias", False, False),
@@ -81,7 +81,7 @@ def block(*, fused: bool = False) -> tuple[Tensor, ...]:
 
 
 def family(name: str, architecture: str, *pairs: Pair, fused: bool = False) -> Family:
-    """Returns a family of this kin."""
+    """Returns one of these families."""
     return Family(
         name=name,
         architecture=architecture,

@@ -1,4 +1,4 @@
-"""Phi-3: Llama's kin with q, k, v in one matrix, gate and up in another, and LongRoPE."""
+"""Phi-3: related to Llama, with q, k, v in one matrix, gate and up in another, and LongRoPE."""
 
 from convert.families.llama import NO_WINDOW, PLAIN, biases, family, sizes
 from convert.hf.keys import Always, HeadDim, Only
@@ -12,7 +12,7 @@ PHI3 = family(
     *biases(False, False),
     PLAIN,
     Always({"model.attention.qkv": "fused"}),
-    # transformers takes no other; `su` and `yarn` are what the first releases called longrope.
+    # transformers accepts no other; `su` and `yarn` are the first releases' names for longrope.
     Rope(
         types={"default": "none", "longrope": "longrope", "su": "longrope", "yarn": "longrope"},
         original=4096,

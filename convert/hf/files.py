@@ -1,4 +1,4 @@
-"""Checkpoint folders on disk: config.json and safetensors, whole or in shards. A pickle is never opened."""
+"""Checkpoint folders on disk: config.json and safetensors, single or sharded. A pickle is never opened."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ class Weights:
     """The tensors of a folder, read one at a time.
 
     Raises:
-        UserError: no safetensors, a shard is missing or broken, or the index names what is not there.
+        UserError: no safetensors, a shard is missing or broken, or the index names a missing file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,10 +42,10 @@ class Weights:
         index = read_json(path)
         files = index.get("weight_map") if isinstance(index, dict) else None
         if not isinstance(files, dict) or not all(isinstance(item, str) for item in files.values()):
-            raise UserError(f"{path}: must hold a weight_map of tensor to file")
+            raise UserError(f"{path}: must have a weight_map from tensor to file")
         for file in sorted(set(files.values())):
             if Path(file).name != file or not file.endswith(".safetensors"):
-                raise UserError(f"{path}: {file!r} is no name of a safetensors file beside it")
+                raise UserError(f"{path}: {file!r} is not the name of a safetensors file beside it")
             if not (self.folder / file).is_file():
                 raise UserError(f"{path}: the shard {file} is missing")
         return files
@@ -53,16 +53,16 @@ class Weights:
     def _nothing(self) -> UserError:
         pickles = sorted({path.name for pattern in PICKLES for path in self.folder.glob(pattern)})
         if not pickles:
-            return UserError(f"{self.folder}: holds no {WEIGHTS} or {INDEX}")
+            return UserError(f"{self.folder}: has no {WEIGHTS} or {INDEX}")
         return UserError(
-            f"{self.folder}: holds {pickles[0]} but no safetensors; it is a pickle, which can run any code when it is "
-            "opened, so it never is: save the model as safetensors"
+            f"{self.folder}: has {pickles[0]} but no safetensors; it is a pickle, which can execute code when "
+            "opened, so it is not opened: save the model as safetensors"
         )
 
     def _file(self, name: str) -> Any:
         path = self.folder / name
         try:
-            path.open("rb").close()  # safe_open says of one that may not be read that there is none
+            path.open("rb").close()  # safe_open reports an unreadable file as missing
             return safe_open(path, framework="np")
         except (SafetensorError, OSError) as error:
             raise UserError(f"{path}: is not a safetensors file ({error})") from error
@@ -78,15 +78,15 @@ class Weights:
             part = self._handle(name).get_slice(name)
         except SafetensorError:
             raise UserError(
-                f"{self.folder / self.files[name]}: has no tensor {name}, which the index puts there"
+                f"{self.folder / self.files[name]}: has no tensor {name}, although the index names it"
             ) from None
         return tuple(part.get_shape())
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor as float32; bfloat16 and float16 are exact in it.
+        """Returns a tensor as float32; the conversion from bfloat16 and float16 is exact.
 
         Raises:
-            UserError: it is of another type, or holds what is no number: nothing after it would be one.
+            UserError: it has another type, or values that are not finite.
         """
         kind = self._handle(name).get_slice(name).get_dtype()
         if kind not in DTYPES:
@@ -109,7 +109,7 @@ def read_config(folder: Path) -> Mapping[str, Any]:
     """Returns config.json of a checkpoint folder.
 
     Raises:
-        UserError: there is none, or it holds no object.
+        UserError: it is missing, or has no object.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such directory")
@@ -117,10 +117,10 @@ def read_config(folder: Path) -> Mapping[str, Any]:
 
 
 def read_optional(path: Path) -> Mapping[str, Any]:
-    """Returns a JSON object; an empty one where there is no such file.
+    """Returns a JSON object; an empty one if there is no such file.
 
     Raises:
-        UserError: it holds no object.
+        UserError: it has no object.
     """
     return _object(path) if path.is_file() else {}
 
@@ -128,11 +128,11 @@ def read_optional(path: Path) -> Mapping[str, Any]:
 def _object(path: Path) -> Mapping[str, Any]:
     values = read_json(path)
     if not isinstance(values, dict):
-        raise UserError(f"{path}: must hold a JSON object")
+        raise UserError(f"{path}: must be a JSON object")
     return values
 
 
 def write_weights(folder: Path, tensors: Iterator[tuple[str, np.ndarray]]) -> None:
-    """Writes model.safetensors, float32, with the metadata that transformers looks for."""
+    """Writes model.safetensors, float32, with the metadata that transformers expects."""
     whole = {name: np.ascontiguousarray(value, np.float32) for name, value in tensors}
     save_file(whole, folder / WEIGHTS, metadata={"format": "pt"})

@@ -1,8 +1,8 @@
-"""Keys of a checkpoint's config.json against our fields: each pairing is written once and serves both directions.
+"""Keys of a checkpoint's config.json and our fields: each correspondence is written once and serves both directions.
 
 A pair has `read`, from their keys to our dotted fields, and `write`, from our config to their keys. A family is a list
-of pairs (`convert/families`). Every key of a config.json must be read by a pair, be known to change no logits, or be
-null: a key that might change the result and that nobody understood is refused by name.
+of pairs (`convert/families`). Every key of a config.json must be read by a pair, be known not to change logits, or be
+null: an unknown key that might change the result is refused by name.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 from configs import fields
 from configs.errors import UserError
 
-# Without effect on a causal model's logits: bookkeeping, dropout (which acts in training alone), other heads'
-# settings, and defaults of `generate`.
+# Without effect on a causal model's logits: bookkeeping, dropout (which acts only in training), other heads' settings,
+# and defaults of `generate`.
 HARMLESS = frozenset(
     "architectures auto_map transformers_version _name_or_path _commit_hash name_or_path model_type dtype torch_dtype "
     "use_cache return_dict output_attentions output_hidden_states torchscript use_bfloat16 gradient_checkpointing "
@@ -35,7 +35,7 @@ HARMLESS = frozenset(
     "max_window_layers is_llama_config".split()
 )
 
-# Harmless at these values alone.
+# Harmless only with these values.
 SWITCHED_OFF: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "cross_attention_hidden_size": (),
@@ -52,7 +52,7 @@ REQUIRED = object()
 
 
 class Keys:
-    """A config.json that is being read; remembers which keys were, and what to warn of."""
+    """A config.json being read; records which keys were read, and warnings."""
 
     def __init__(self, values: Mapping[str, Any], source: str = "config.json") -> None:
         self.values, self.source = values, source
@@ -65,14 +65,14 @@ class Keys:
         return UserError(f"{self.source}: {given}: {why}")
 
     def warn(self, text: str) -> None:
-        """Notes what the user should know."""
+        """Records a warning."""
         self.notes.append(f"{self.source}: {text}")
 
     def get(self, names: str | Iterable[str], default: Any = REQUIRED) -> Any:
-        """Returns the value of the first of `names` that is there, null included.
+        """Returns the value of the first of `names` that is present, including null.
 
         Raises:
-            UserError: none is there and there is no default, or two of them differ.
+            UserError: none is present and there is no default, or two of them differ.
         """
         names = (names,) if isinstance(names, str) else tuple(names)
         self.used.update(names)
@@ -90,7 +90,7 @@ class Keys:
         """Refuses keys that nothing read and that are not known to be harmless.
 
         Raises:
-            UserError: naming all of them.
+            UserError: with all of them.
         """
         known = self.used | HARMLESS | set(ignore)
         left = {key: value for key, value in self.values.items() if key not in known and value is not None}
@@ -110,13 +110,13 @@ Theirs = dict[str, Any]  # key -> value
 
 
 class Pair(Protocol):
-    """What their keys and our fields have to do with one another."""
+    """A correspondence between their keys and our fields."""
 
     def read(self, keys: Keys, ours: Ours) -> None:
         """Sets our fields from their keys; earlier pairs have set theirs."""
 
     def write(self, config: ConfigDict, theirs: Theirs) -> None:
-        """Sets their keys from our config. What cannot be said is left out: reading it back shows that (`to_hf`)."""
+        """Sets their keys from our config. Omits what they cannot express, which reading back detects (`to_hf`)."""
 
 
 def value_of(config: ConfigDict, name: str) -> Any:
@@ -131,7 +131,7 @@ def typed(keys: Keys, key: str, value: Any, kind: type) -> Any:
     """Returns a value as one of our types.
 
     Raises:
-        UserError: it is of another, naming the key.
+        UserError: it has another type; with the key.
     """
     exact = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
     if exact or (kind is float and isinstance(value, int) and not isinstance(value, bool)):
@@ -143,13 +143,13 @@ def typed(keys: Keys, key: str, value: Any, kind: type) -> Any:
 
 @dataclass(frozen=True)
 class Same:
-    """A number or switch that both have; `ours` may be several fields that theirs sets together."""
+    """A number or switch that both have; `ours` may be several fields set by one key."""
 
     key: str
     ours: str | tuple[str, ...]
     default: Any = REQUIRED
-    aliases: tuple[str, ...] = ()  # other spellings that are read
-    null: Callable[[Ours], Any] | None = None  # what null stands for; None: the default
+    aliases: tuple[str, ...] = ()  # other accepted spellings
+    null: Callable[[Ours], Any] | None = None  # the meaning of null; None: the default
 
     def _fields(self) -> tuple[str, ...]:
         return (self.ours,) if isinstance(self.ours, str) else self.ours
@@ -173,7 +173,7 @@ class Same:
 
 @dataclass(frozen=True)
 class Choice:
-    """A name that both have, spelled differently; of their spellings the first is written."""
+    """A name that both have with different spellings; the first of their spellings is written."""
 
     key: str
     ours: str
@@ -197,7 +197,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Only:
-    """A key that must have one value (its absence and null mean it too), as this family's models here have no other."""
+    """A key that must have one value (also if absent or null), because this family's models here have no other."""
 
     key: str
     value: Any
@@ -226,17 +226,17 @@ class Always:
             ours[name] = value(ours) if callable(value) else value
 
     def write(self, config: ConfigDict, theirs: Theirs) -> None:
-        """Nothing to say."""
+        """Nothing to write."""
 
 
 @dataclass(frozen=True)
 class HeadDim:
-    """head_dim: `default` where the key is absent (None: width / heads); null always means width / heads."""
+    """head_dim: `default` if the key is absent (None: width / heads); null always means width / heads."""
 
     default: int | None = None
-    divides: bool = False  # the heads must divide the width even where head_dim is given (transformers refuses)
+    divides: bool = False  # the heads must divide the width even if head_dim is set (transformers refuses otherwise)
     spoken: bool = True  # the family has the key; False: it must be width / heads
-    usual: bool = False  # written only where it is not width / heads
+    usual: bool = False  # written only if it is not width / heads
 
     def read(self, keys: Keys, ours: Ours) -> None:
         """Sets model.head_dim."""

@@ -1,4 +1,4 @@
-"""What differs by layer: windows (`sliding_window`, `layer_types`) and layers without positions (`no_rope_layers`)."""
+"""Settings by layer: windows (`sliding_window`, `layer_types`) and layers without positions (`no_rope_layers`)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def shortest(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns the shortest start of `values` that gives them all when it is repeated."""
+    """Returns the shortest prefix of `values` that gives all of them when it is repeated."""
     values = tuple(values)
     for size in range(1, len(values) + 1):
         if all(value == values[index % size] for index, value in enumerate(values)):
@@ -63,7 +63,7 @@ class OneWindow:
         layers = ours["model.num_layers"]
         types = _types(keys, layers)
         if types is not None and types != [FULL if window is None else SLIDING] * layers:
-            raise keys.error("layer_types", f"not supported; sliding_window = {window} acts in every layer here")
+            raise keys.error("layer_types", f"not supported; sliding_window = {window} applies to every layer here")
         _set(ours, [window])
 
     def write(self, config: ConfigDict, theirs: Theirs) -> None:
@@ -73,10 +73,10 @@ class OneWindow:
 
 @dataclass(frozen=True)
 class SomeWindows:
-    """`sliding_window` where `use_sliding_window` is on, in the layers that `layer_types` names."""
+    """`sliding_window` if `use_sliding_window` is on, in the layers that `layer_types` names."""
 
-    default: int | None  # the window where the key is absent
-    slides: Callable[[Keys, Ours], list[bool]]  # which layers slide where layer_types is absent
+    default: int | None  # the window if the key is absent
+    slides: Callable[[Keys, Ours], list[bool]]  # which layers slide if layer_types is absent
     first: bool = True  # the family has max_window_layers
 
     def read(self, keys: Keys, ours: Ours) -> None:
@@ -95,7 +95,7 @@ class SomeWindows:
         _set(ours, [window if kind == SLIDING else None for kind in types])
 
     def write(self, config: ConfigDict, theirs: Theirs) -> None:
-        """Sets the keys; there is one window at most."""
+        """Sets the keys; there is at most one window."""
         windows = _windows(config)
         theirs["use_sliding_window"] = any(windows)
         theirs["sliding_window"] = max([window for window in windows if window], default=None)
@@ -125,16 +125,16 @@ def _ropes(keys: Keys, layers: int) -> list[bool]:
             raise keys.error("no_rope_layer_interval", "must be above 0")
         return [(layer + 1) % interval != 0 for layer in range(layers)]
     if not isinstance(given, list) or len(given) < layers or any(item not in (0, 1) for item in given):
-        raise keys.error("no_rope_layers", f"must hold 1 (RoPE) or 0 (none) for each of the {layers} layers")
+        raise keys.error("no_rope_layers", f"must have 1 (RoPE) or 0 (none) for each of the {layers} layers")
     return [bool(item) for item in given[:layers]]
 
 
 @dataclass(frozen=True)
 class NopeLayers:
-    """`no_rope_layers`: 1 means RoPE and 0 means none, whatever the name says. Stands after `Rope`."""
+    """`no_rope_layers`: 1 means RoPE and 0 means none, despite its name. Follows `Rope`."""
 
     def read(self, keys: Keys, ours: Ours) -> None:
-        """Sets model.position.pattern, or the kind where all layers are alike."""
+        """Sets model.position.pattern, or the kind if all layers are the same."""
         kind = ours["model.position.kind"]
         few = shortest([kind if rope else "none" for rope in _ropes(keys, ours["model.num_layers"])])
         if len(few) == 1:

@@ -1,4 +1,4 @@
-"""max_position_embeddings and its like against data.length: how long the sequences of a model may be."""
+"""max_position_embeddings and similar keys, and data.length: the maximum sequence length of a model."""
 
 from dataclasses import dataclass
 
@@ -6,13 +6,17 @@ from ml_collections import ConfigDict
 
 from convert.hf.keys import Keys, Ours, Theirs, typed
 
-STRETCHED = ("yarn", "llama3", "longrope")  # max_position_embeddings counts the stretched length, not the original
+STRETCHED = (
+    "yarn",
+    "llama3",
+    "longrope",
+)  # for these max_position_embeddings is the stretched length, not the original
 UNSTRETCHED = ("linear", "dynamic")
 
 
 @dataclass(frozen=True)
 class Length:
-    """The longest sequence a checkpoint says it serves; read as data.length.
+    """The maximum length that a checkpoint declares; read as data.length.
 
     A RoPE scaling that knows its original length sets data.length to that afterwards (`convert/hf/rope.py`).
     """

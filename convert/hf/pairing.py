@@ -1,4 +1,4 @@
-"""Interleaved rotary pairs (2i, 2i + 1) written as half-split ones (i, i + r/2), with the same scores q.k."""
+"""Converts interleaved rotary pairs (2i, 2i + 1) to half-split ones (i, i + r/2), with the same scores q.k."""
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -8,10 +8,10 @@ from convert.hf.tensors import PARTS, Params
 
 
 def to_half(params: Params, config: ConfigDict) -> tuple[Params, ConfigDict]:
-    """Returns parameters (q, k and v apart) and config of the same function with the pairing `half`.
+    """Returns parameters (q, k and v separate) and config of the same function with the pairing `half`.
 
-    In each head the dims that turn are put in the order 0 2 4 .. 1 3 5 .., of queries and keys alike, so that q.k does
-    not change. Each has its own number of heads: H for queries, G for keys (keys permuted as if they had H heads give
+    In each head the rotary dims are reordered to 0 2 4 .. 1 3 5 .., for queries and keys equally, so that q.k does not
+    change. Each has its own number of heads: H for queries, G for keys (keys permuted as if they had H heads give
     silently wrong models: flash-attention #546).
     """
     model = config.model

@@ -1,8 +1,8 @@
-"""RoPE's settings in config.json against model.position.rope: two schemas, one meaning.
+"""RoPE's settings in config.json and model.position.rope: two schemas with one meaning.
 
 transformers 5 has one `rope_parameters` with rope_theta, rope_type, partial_rotary_factor and the scaling's numbers
-(maybe once for each layer type); before it, rope_theta and partial_rotary_factor stood on top and `rope_scaling` held
-the rest, with `rope_type` or `type`. Both are read and both are written. Rules where a number is absent follow
+(possibly one per layer type); earlier versions have rope_theta and partial_rotary_factor at the top level and the rest
+in `rope_scaling`, with `rope_type` or `type`. Both are read and both are written. Defaults of absent numbers follow
 transformers' modeling_rope_utils.
 """
 
@@ -26,10 +26,10 @@ TYPES = {
     "yarn": "yarn",
     "llama3": "llama3",
     "longrope": "longrope",
-    "proportional": "none",  # p-RoPE; its factor divides all frequencies, as linear does
+    "proportional": "none",  # p-RoPE; its factor divides all frequencies, as in linear
 }
 
-# Numbers of each kind: key -> (type, value where it is absent or null). Our fields have the same names.
+# Numbers of each kind: key -> (type, value if absent or null). Our fields have the same names.
 NUMBERS: dict[str, dict[str, tuple[type, Any]]] = {
     "none": {},
     "linear": {"factor": (float, REQUIRED)},
@@ -63,16 +63,16 @@ WITH_ORIGINAL = ("yarn", "llama3", "longrope")  # the others count from max_posi
 
 @dataclass(frozen=True)
 class Rope:
-    """RoPE of one family: its defaults, and what its older configs call things."""
+    """RoPE of one family: its defaults, and its older configs' names."""
 
     theta: float = 10000.0
     fraction: float = 1.0
     theta_key: str = "rope_theta"
     fraction_key: str = "partial_rotary_factor"
     types: Mapping[str, str] | None = None  # rope_type -> our scaling.kind; None: all of TYPES
-    original: int | None = None  # the original length where it stands nowhere; None: the longest
-    bare: bool = False  # the older schema takes type and longrope's two lists, nothing else
-    partial: bool = False  # whether a part of head_dim may turn alone; elsewhere transformers passes the share over
+    original: int | None = None  # the original length if no key has it; None: the longest
+    bare: bool = False  # the older schema has only type and longrope's two lists
+    partial: bool = False  # whether only a part of head_dim may be rotary; elsewhere transformers ignores the share
 
     def read(self, keys: Keys, ours: Ours) -> None:
         """Sets model.position.kind and model.position.rope; data.length becomes the length before stretching."""
@@ -122,9 +122,11 @@ class Rope:
             said = theirs["max_position_embeddings"] == rope.scaling.factor * rope.scaling.original_length
             if said and rope.scaling.attention_factor is None:
                 theirs["rope_scaling"] = {"type": "longrope", **lists}
-            # Else the older schema cannot say it: transformers 4 refuses the whole table, which is better than a guess.
+            # else the older schema cannot express it: transformers 4 refuses the table, which is better than a guess
         if kind == "longrope":
-            theirs[ORIGINAL] = rope.scaling.original_length  # Phi-3 looks for it on top, and takes 4096 where it is not
+            theirs[ORIGINAL] = (
+                rope.scaling.original_length
+            )  # Phi-3 reads it at the top level, and uses 4096 if it is absent
         theirs[self.theta_key], theirs[self.fraction_key] = rope.theta, rope.fraction
 
     @staticmethod
@@ -132,7 +134,7 @@ class Rope:
         return table.get("rope_type", table.get("type", "default")) or "default"
 
     def _table(self, keys: Keys) -> dict[str, Any]:
-        """Returns the one table of numbers that config.json holds, in either schema."""
+        """Returns the single table of numbers of config.json, in either schema."""
         new, old = keys.get("rope_parameters", None), keys.get("rope_scaling", None)
         for key, value in (("rope_parameters", new), ("rope_scaling", old)):
             if value is not None and not isinstance(value, dict):
@@ -148,7 +150,7 @@ class Rope:
         return {**old, **new}
 
     def _flattened(self, keys: Keys, name: str, table: dict[str, Any]) -> dict[str, Any]:
-        """Returns the table; where there is one for each layer type, they must agree."""
+        """Returns the table; if there is one per layer type, they must agree."""
         nested = [key for key in table if key in LAYER_TYPES]
         if not nested:
             return table
@@ -158,7 +160,7 @@ class Rope:
         return first
 
     def _outside(self, keys: Keys, table: dict[str, Any]) -> tuple[Any, Any]:
-        """Returns theta and the rotary share, which may stand in the table or on top."""
+        """Returns theta and the rotary share, which may be in the table or at the top level."""
         results = []
         for inside, outside, default in (
             ("rope_theta", self.theta_key, self.theta),
@@ -168,9 +170,9 @@ class Rope:
             if value is not None and on_top is not None and value != on_top:
                 raise keys.error(outside, f"differs from {inside} = {value!r}")
             results.append(next((v for v in (value, on_top) if v is not None), default))
-            # A family with a name of its own passes the usual one over on top, as transformers does.
+            # A family with its own name ignores the usual one at the top level, as transformers does.
             if outside != inside and keys.get(inside, None) not in (None, results[-1]):
-                keys.warn(f"{inside} = {keys.values[inside]!r} has no effect on top in this family, which reads "
+                keys.warn(f"{inside} = {keys.values[inside]!r} has no effect at top level in this family, which reads "
                           f"{outside}; {results[-1]!r} counts")  # fmt: skip
         return results[0], results[1]
 
@@ -200,7 +202,7 @@ class Rope:
             ours[f"{ROPE}.scaling.original_length"] = longest
             return
         if on_top is not None and inside is not None and on_top != inside:
-            keys.warn(f"{ORIGINAL} = {on_top} counts, not the {inside} beside rope_type")
+            keys.warn(f"{ORIGINAL} = {on_top} is used, not the {inside} beside rope_type")
         original = next((value for value in (on_top, inside, self.original) if value is not None), longest)
         original = typed(keys, ORIGINAL, original, int)
         if original < 1:
@@ -209,10 +211,10 @@ class Rope:
         factor = table.get("factor")
         if kind != "llama3" and factor is not None and factor != longest / original and longest != original:
             keys.warn(
-                f"the explicit factor {factor} counts, though max_position_embeddings / {ORIGINAL} is "
+                f"the explicit factor {factor} is used, although max_position_embeddings / {ORIGINAL} is "
                 f"{longest / original:g}"
             )
-        # Falls below 1 only in longrope, whose factor does nothing else than multiply attention, by 1 then.
+        # Below 1 only in longrope, whose factor only multiplies attention, by 1 in that case.
         table.setdefault("factor", None)
         if table["factor"] is None and kind in ("yarn", "longrope"):
             table["factor"] = max(longest / original, 1.0)

@@ -1,7 +1,7 @@
-"""Tensors of a checkpoint against our parameters: which holds which, and how its axes lie.
+"""Tensors of a checkpoint and our parameters: their correspondence, and the order of axes.
 
-Ours are [L, in, out] for matrices of the blocks and [L, n] for vectors, q, k and v apart here (`split`, `fuse` for the
-fused layout). Theirs are one tensor a layer. A layout holds one or more of our parameters in one of theirs.
+Ours are [L, in, out] for matrices of the blocks and [L, n] for vectors, with q, k and v separate here (`split`, `fuse`
+for the fused layout). Theirs are one tensor per layer. A layout has one or more of our parameters in one of theirs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ QKV, PARTS = "blocks.attention.qkv", ("blocks.attention.query", "blocks.attentio
 
 
 class Layout(Protocol):
-    """How parameters of one layer lie in one tensor; `heads` are the query heads."""
+    """The layout of one layer's parameters in one tensor; `heads` are the query heads."""
 
     def shape(self, parts: Sequence[Shape]) -> Shape:
         """Returns the tensor's shape."""
@@ -31,7 +31,7 @@ class Layout(Protocol):
 
 
 class Rows:
-    """[out, in] (torch's Linear) for ours [in, out]; several stand one below the other. Vectors as they are."""
+    """[out, in] (torch's Linear) for ours [in, out]; several are stacked vertically. Vectors are unchanged."""
 
     def shape(self, parts: Sequence[Shape]) -> Shape:
         """Returns [sum of out, in]."""
@@ -48,7 +48,7 @@ class Rows:
 
 
 class Columns:
-    """As ours, [in, out] (GPT-2's Conv1D), embeddings and vectors; several stand side by side."""
+    """As ours, [in, out] (GPT-2's Conv1D), embeddings and vectors; several are concatenated horizontally."""
 
     def shape(self, parts: Sequence[Shape]) -> Shape:
         """Returns [in, sum of out]."""
@@ -65,7 +65,7 @@ class Columns:
 
 
 class ByHead(Rows):
-    """As `Rows`, but the parts take turns head by head: [H, parts, K, in], which needs as many KV heads as heads."""
+    """As `Rows`, but the parts alternate head by head: [H, parts, K, in], which needs as many KV heads as heads."""
 
     def join(self, parts: Sequence[np.ndarray], heads: int) -> np.ndarray:
         """Returns the tensor."""
@@ -83,7 +83,7 @@ ROWS, COLUMNS, BY_HEAD = Rows(), Columns(), ByHead()
 
 @dataclass(frozen=True)
 class Tensor:
-    """One of their tensors: `{}` in the name is the layer's number, `ours` the parameters it holds."""
+    """One of their tensors: `{}` in the name is the layer's number, `ours` its parameters."""
 
     name: str
     ours: tuple[str, ...]
@@ -91,14 +91,14 @@ class Tensor:
 
     @property
     def stacked(self) -> bool:
-        """Whether there is one for each layer."""
+        """Whether there is one per layer."""
         return "{}" in self.name
 
     def there(self, shapes: Shapes) -> bool:
-        """Whether a model has these parameters (a bias, say).
+        """Whether a model has these parameters (for example a bias).
 
         Raises:
-            ValueError: it has some of them only.
+            ValueError: it has only some of them.
         """
         results = [name in shapes for name in self.ours]
         if any(results) and not all(results):
@@ -115,7 +115,7 @@ class Tensor:
 
 
 def linear(name: str, *ours: str, layout: Layout = ROWS) -> tuple[Tensor, Tensor]:
-    """Returns weight and bias of a linear map that holds the maps `ours` of ours."""
+    """Returns weight and bias of a linear map that contains our maps `ours`."""
     return (
         Tensor(f"{name}.weight", tuple(f"{part}.kernel" for part in ours), layout),
         Tensor(f"{name}.bias", tuple(f"{part}.bias" for part in ours), layout),
@@ -128,7 +128,7 @@ def norm(name: str, ours: str) -> tuple[Tensor, Tensor]:
 
 
 def split(params: Params, heads: int, groups: int, head_dim: int) -> Params:
-    """Returns parameters with a fused [.., (H + 2 G) K] cut into query, key and value."""
+    """Returns parameters with a fused [.., (H + 2 G) K] split into query, key and value."""
     ends = (heads * head_dim, (heads + groups) * head_dim)
     result: Params = {}
     for name, value in params.items():
@@ -141,7 +141,7 @@ def split(params: Params, heads: int, groups: int, head_dim: int) -> Params:
 
 
 def fuse(params: Params) -> Params:
-    """Returns parameters with query, key and value side by side in one."""
+    """Returns parameters with query, key and value concatenated in one."""
     result = dict(params)
     for kind in ("kernel", "bias"):
         if f"{PARTS[0]}.{kind}" in result:

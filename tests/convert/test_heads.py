@@ -170,10 +170,22 @@ def test_a_model_without_heads_is_the_one_with_them_masked(
 @pytest.mark.parametrize(
     ("changes", "gone", "message"),
     [
-        (PLAIN, [(0, 1)], r"layer 1: would keep 4 heads, 1 a KV group, layer 0 3, 1 a group; .* every layer must lose"),
-        (dict(), [(0, 1), (1, 1)], r"layer 0: its KV groups would keep 1, 2 heads; .* each group as many, or none"),
-        (dict(), [(0, 0), (0, 1), (1, 0), (1, 2)], r"layer 1: would keep 2 heads, 1 a KV group, layer 0 2, 2 a group"),
-        (PLAIN, [(0, h) for h in range(4)], "layer 0: would lose every head"),
+        (
+            PLAIN,
+            [(0, 1)],
+            r"layer 1: would keep 4 heads, 1 per KV group, layer 0 3, 1 per group; every layer must lose",
+        ),
+        (
+            dict(),
+            [(0, 1), (1, 1)],
+            r"layer 0: its KV groups would keep 1, 2 heads; .* equally many in each group, or none",
+        ),
+        (
+            dict(),
+            [(0, 0), (0, 1), (1, 0), (1, 2)],
+            r"layer 1: would keep 2 heads, 1 per KV group, layer 0 2, 2 per group",
+        ),
+        (PLAIN, [(0, h) for h in range(4)], "layer 0: would lose all heads"),
         (PLAIN, [(2, 0)], r"head 2:0: the run has layers 0 \.\. 1 with heads 0 \.\. 3"),
         (PLAIN, [(0, 4)], "head 0:4: the run has"),
         (dict(position__kind="alibi"), [(0, 0), (0, 2), (1, 0), (1, 2)], "'alibi': its slopes depend on the number"),

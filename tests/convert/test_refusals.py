@@ -167,9 +167,12 @@ def test_both_schemas_of_rope(family: str, changes: dict[str, Any], expected: di
     [
         (
             {"rope_theta": 800},
-            "rope_theta = 800 has no effect on top in this family, which reads rotary_emb_base; 1000",
+            "rope_theta = 800 has no effect at top level in this family, which reads rotary_emb_base; 1000",
         ),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5 has no effect on top .* reads rotary_pct; 0.25"),
+        (
+            {"partial_rotary_factor": 0.5},
+            "partial_rotary_factor = 0.5 has no effect at top level .* reads rotary_pct; 0.25",
+        ),
         ({"rope_theta": 10000}, None),
         ({"rope_theta": 800, "rotary_emb_base": 800}, None),
     ],
@@ -369,7 +372,7 @@ def test_a_pickle_is_never_opened(folder: Callable[..., Path], tmp_path: Path) -
     with pytest.raises(UserError, match=r"pytorch_model\.bin .* pickle"):
         from_hf.convert(made, tmp_path / "run")
     (made / "pytorch_model.bin").rename(made / "other.txt")
-    with pytest.raises(UserError, match=r"holds no model\.safetensors"):
+    with pytest.raises(UserError, match=r"has no model\.safetensors"):
         from_hf.convert(made, tmp_path / "run")
     (made / "other.txt").rename(made / "model.safetensors")
     (made / "model.safetensors").write_bytes(b"\x00" * 40)
@@ -390,7 +393,7 @@ def test_other_models_are_refused(folder: Callable[..., Path], tmp_path: Path) -
 
 def test_only_the_runs_own_fields_are_set_from_the_command_line(tmp_path: Path) -> None:
     arguments = [f"--from={FOLDERS['gpt2']}", f"--workdir={tmp_path / 'run'}"]
-    with pytest.raises(UserError, match=r"config\.model\.width: is the checkpoint's"):
+    with pytest.raises(UserError, match=r"config\.model\.width: is set by the checkpoint"):
         from_hf.main([*arguments, "--config.model.width=64"])
     assert not (tmp_path / "run").exists()
     from_hf.main([*arguments, "--config.data.length=16", "--config.model.attention.qkv=split"])

@@ -75,7 +75,7 @@ USUAL = ("<pad>", "<|endoftext|>", "<|im_end|>", "<|call|>")
         # of several the one of a usual name, else what the checkpoint says counts more than a name
         (dict(in_config=[3, 2, 1], special=USUAL), 1, "documents end with '<|endoftext|>' (1), eos_token_id of config"),
         (dict(in_config=2, special=USUAL), 2, "'<|im_end|>' (2), eos_token_id of config.json, not with '<|end"),
-        (dict(special=USUAL), 1, "documents end with '<|endoftext|>' (1), for its name; config.json has no eos"),
+        (dict(special=USUAL), 1, "documents end with '<|endoftext|>' (1), by its name; config.json has no eos"),
     ],
 )  # fmt: skip
 def test_the_checkpoints_eos_separates_documents(imported, capsys, tmp_path, given, expected, message) -> None:
@@ -112,7 +112,7 @@ def test_a_checkpoint_without_any(imported, capsys) -> None:
 
 def test_an_id_outside_the_vocabulary_is_passed_over(imported, capsys) -> None:
     assert runs.load(imported(in_config=-1)).tokenizer.separator is None
-    assert "eos_token_id = -1: is not among the model's 288 tokens" in capsys.readouterr().err
+    assert "eos_token_id = -1: is not one of the model's 288 tokens" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", ["2", 2.0, True, [2, "3"], {"id": 2}])

@@ -97,7 +97,7 @@ def test_heads_are_masked_or_removed(saved, tmp_path: Path) -> None:
         (["kv_heads", "--num_kv_heads=2", "--pool=median"], "invalid choice: 'median'"),
         (["kv_heads", "--num_kv_heads=2", "--pool=random", "--seed=-1"], "seed = -1"),
         (["kv_heads", "--num_kv_heads=2", "--config.model.width=8"], r"config.model.width: .* no field of the model"),
-        (["rope"], "nothing to change: give --scaling, --factor or --length"),
+        (["rope"], "nothing to change: set --scaling, --factor or --length"),
         (["rope", "--scaling=yarm", "--factor=2"], "--scaling=yarm: must be .* did you mean yarn?"),
         (["rope", "--scaling=yarn"], "--scaling=yarn: needs --factor, or --length"),
         (["rope", "--scaling=yarn", "--factor=0.5"], r"scaling.factor = 0.5: must be 1 or more"),
@@ -118,14 +118,17 @@ def test_mistakes_are_told_and_nothing_is_written(source: Path, tmp_path: Path, 
     assert not any(tmp_path.iterdir())
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "mine").touch()
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         call("kv_heads", f"--from={source}", f"--workdir={tmp_path / 'new'}", "--num_kv_heads=2")
 
 
 def test_positions_that_do_not_turn_have_no_scaling(saved, tmp_path: Path) -> None:
     source = saved(model__position__kind="learned")
     for options, message in [
-        (["--scaling=yarn", "--factor=2"], "model.position.kind = 'learned': a RoPE scaling acts on rope or p_rope"),
+        (
+            ["--scaling=yarn", "--factor=2"],
+            "model.position.kind = 'learned': a RoPE scaling applies only to rope or p_rope",
+        ),
         (["--length=32"], "model.position.max_length = 16: the learned table must hold"),
     ]:
         with pytest.raises(UserError, match=message):

@@ -31,7 +31,7 @@ def test_what_is_written_is_what_is_restored(saved) -> None:
 def test_nothing_is_overwritten_and_nothing_half_is_left(saved, tmp_path: Path) -> None:
     workdir = saved()
     before = (workdir / "config.json").read_text()
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         saved(model__num_heads=2)
     assert (workdir / "config.json").read_text() == before
     (tmp_path / "empty").mkdir()
