@@ -1,8 +1,8 @@
 """Differences between arms, and between RoPE scalings of one arm: which are resolved.
 
-All claims that one report words are one family for Holm's correction: every arm against its baseline in every measure,
+All claims of one report are one family for Holm's correction: every arm against its baseline in every measure,
 every RoPE scaling at every length, and every arm at every rung of a ladder, of all its studies. Of reports in which
-nothing differs, 5% at most claim anything.
+nothing differs, at most 5% claim anything.
 
 Nothing is claimed about retrieval past the training length unless a control shows that it measures distance
 (`measures_distance` is true); other conditions are left out and listed.

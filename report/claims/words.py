@@ -317,8 +317,8 @@ def statistics(study: Study) -> str:
     parts = []
     if result.family > 1:
         parts.append(
-            f"All {result.family} claims tested in this report are one family: what is called significant is so at "
-            "5% after Holm's correction over them; an interval is that of its one comparison."
+            f"All {result.family} claims tested in this report are one family: a significant difference is so at "
+            "5% after Holm's correction over them; intervals are those of single comparisons."
         )
     if pooled:
         freedom = (pooled - 1) * (len(gaps[0].seeds) - 1)

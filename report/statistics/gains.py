@@ -148,7 +148,7 @@ def _end(inside: Callable[[float], float], start: float, way: float) -> float:
 
 @dataclass(frozen=True)
 class Lead:
-    """Arm minus baseline at one rung's C, nats, with its interval over seeds; nan where the baseline has no curve.
+    """Arm minus baseline at one rung's C, nats, with its interval over seeds; nan if the baseline has no curve.
 
     `p` is of the paired t-test, and the same for a gain other than 1 at this rung; `p_holm` after the correction over
     the report's claims, nan before it.
@@ -168,7 +168,7 @@ class Lead:
 
     @property
     def resolved(self) -> bool:
-        """True where the interval leaves 0 out, also after the correction where one was made."""
+        """True if the interval excludes 0, also after the correction if there is one."""
         return (self.low > 0 or self.high < 0) and not self.p_holm > 1 - CONFIDENCE
 
 

@@ -214,9 +214,9 @@ NOTHING = Estimate(math.nan, count=0)
 
 
 def over_seeds(values: Iterable[float]) -> Estimate:
-    """Returns the mean of one loss a seed with its 95% t-interval (n - 1 degrees of freedom); one seed has none.
+    """Returns the mean of one loss per seed with its 95% t-interval (n - 1 degrees of freedom); none for one seed.
 
-    No loss is below 0. Where the interval would be, the seeds are too few for one: `over` is "few".
+    No loss is below 0. If the interval would be, the seeds are too few for one: `over` is "few".
     """
     array = np.asarray([value for value in values if math.isfinite(value)], dtype=float)
     if array.size == 0:

@@ -135,7 +135,7 @@ def marked(at: tuple[int, int], value: int, like: np.ndarray) -> np.ndarray:
     ("tensors", "message"),
     [
         (good(input_ids=None), "has no input_ids"),
-        (good(attention_masks=np.ones_like(IDS)), "holds attention_masks; .* did you mean attention_mask?"),
+        (good(attention_masks=np.ones_like(IDS)), "has attention_masks; .* did you mean attention_mask?"),
         (good(input_ids=IDS.astype(np.float32)), "input_ids is F32; must be whole numbers"),
         (good(input_ids=IDS[0]), r"input_ids is \[7\]; must be \[batch, length\]"),
         (good(input_ids=IDS[:, :0], attention_mask=None), r"input_ids is \[3, 0\]"),
@@ -166,7 +166,7 @@ def test_bad_input_is_told_in_one_line_and_nothing_is_written(generate, tmp_path
         (["--top_p=1.5"], r"--top_p=1.5: must be in \(0, 1\]"),
         (["--top_p=0.5"], "--top_p=0.5: needs --temperature above 0"),
         (["--seed=-1"], "--seed=-1"),
-        (["--prompt=a"], "give one of --tokens=IN and --prompt=TEXT"),
+        (["--prompt=a"], "set one of --tokens=IN and --prompt=TEXT"),
         (["--topp=0.5"], "did you mean --top_p?"),
     ],
     ids=str,
@@ -188,7 +188,7 @@ def test_files_that_are_none(workdir: Path, tmp_path: Path) -> None:
         call(f"--tokens={tmp_path / 'text'}", out)
     with pytest.raises(UserError, match="--out: needs --tokens"):
         call(f"--tokens={tmp_path / 'text'}")
-    with pytest.raises(UserError, match="must be a file to write"):
+    with pytest.raises(UserError, match="must be a file other than --tokens"):
         call(f"--tokens={tmp_path / 'text'}", f"--out={tmp_path / 'text'}")
     with pytest.raises(UserError, match="is not a run directory"):
         command.main([f"--workdir={tmp_path}", f"--tokens={tmp_path / 'text'}", out])

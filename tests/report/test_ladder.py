@@ -186,7 +186,7 @@ def test_the_rungs_are_no_arms_of_the_report_and_their_runs_are_its_runs(tmp_pat
 def test_fewer_than_three_seeds_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, seeds=2)
     assert ladder.main([str(tmp_path), f"--json={tmp_path / 'out.json'}"]) == 1
-    assert "2 seeds done at every rung; an interval needs 3 at least" in " ".join(capsys.readouterr().out.split())
+    assert "2 seeds done at every rung; an interval needs at least 3" in " ".join(capsys.readouterr().out.split())
     assert "2 seeds" in json.loads((tmp_path / "out.json").read_text())["studies"]["steps"]["refused"]
 
 

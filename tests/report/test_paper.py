@@ -53,7 +53,7 @@ def test_every_kind_of_study_has_its_columns_and_leaves_out_what_is_equal(study:
     assert latex.kind(study).name == "heads"
     assert headings(table.build(study)) == ["arm", "loss", "difference", "retrieval 63", "retrieval 504", "decode"]
     caption = latex.caption(table.build(study), latex.chosen(table.build(study)))
-    for part in ("n = 3 seeds an arm", "95% t-interval", "Holm's correction over", "Equal in all arms: KV cache"):
+    for part in ("n = 3 seeds per arm", "95% t-interval", "Holm's correction over", "Equal in all arms: KV cache"):
         assert part in caption
     assert "3 of 3 of num_heads=4,position.kind=nope failed" in caption
     names = {one.name for one in latex.KINDS}
