@@ -3,9 +3,9 @@
     ablax train --config=configs/lm.py --workdir=runs/h8
     ablax sweep --sweep=configs/sweeps/demo.py --out=runs/demo
 
-`ablax --help` lists the commands. The project stays in its checkout: this file lies there, and the installed command
-imports the rooms from beside it, whatever the folder it is started in. Files are named from the user's folder; a config
-or sweep file that is not there is looked for in the checkout.
+`ablax --help` lists the commands. The project stays in its checkout: this file is there, and the installed command
+imports the packages beside it, from any folder. Files are relative to the user's folder; a config or sweep file that
+does not exist there is looked up in the checkout.
 """
 
 import signal

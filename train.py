@@ -2,8 +2,8 @@
 
     python train.py --config=configs/lm.py --config.model.num_heads=8 --workdir=runs/h8
 
-The same command again continues a run that was stopped, exactly where its last checkpoint left it. Ctrl-C and SIGTERM
-save a checkpoint first. A finished run is left as it is.
+The same command again resumes a stopped run exactly from its last checkpoint. Ctrl-C and SIGTERM save a checkpoint
+first. A finished run is skipped.
 """
 
 import sys
@@ -16,7 +16,7 @@ EXIT = {"done": 0, "diverged": 3, "preempted": 4}
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command; the exit code is 0 when the run is done, 3 when it diverged, 4 when it was stopped."""
+    """Runs the command; the exit code is 0 if the run is done, 3 if it diverged, 4 if it was stopped."""
     overrides, rest = cli.split_overrides(argv)
     parser = cli.parser(__doc__ or "")
     parser.add_argument("--config", required=True, metavar="FILE", help=FILE)
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
     config = cli.load(arguments.config, overrides)
     validate.check(config)
 
-    # Everything above answers a user's mistake in a moment; JAX takes seconds to load.
+    # Everything above reports a user's mistake immediately; JAX takes seconds to load.
     from training.runtime import distributed
 
     distributed.initialise()

@@ -73,7 +73,7 @@ def test_an_unknown_evaluation_and_a_missing_baseline_show_what_there_is() -> No
 def test_a_sweeps_folder_given_to_eval_names_a_run(tmp_path) -> None:
     assert launch.launch(sweep_of(tmp_path, ["a"]), tmp_path / "out", functions=FAKES).code == 0
     said = refused(evaluations.main, f"--workdir={tmp_path / 'out'}", "--evals=loss")
-    assert "no config.json); it is a sweep's, give one of its runs, such as " in said and "runs/a/seed0" in said
+    assert "no config.json); it is a sweep; use one of its runs, such as " in said and "runs/a/seed0" in said
 
 
 def test_paths_that_lead_nowhere_are_found_in_every_arm_before_a_run_begins(tmp_path) -> None:
@@ -118,5 +118,5 @@ def test_a_start_that_failed_blocks_nothing(tmp_path, monkeypatch) -> None:
     # The control: one that has taken steps is not overwritten.
     (tmp_path / "run/run.json").write_text(json.dumps(run))
     cli.apply(config, {"model.width": 16})
-    with pytest.raises(UserError, match=r"holds a run of another config \(model.width"):
+    with pytest.raises(UserError, match=r"has a run of another config \(model.width"):
         trainer.train(config, tmp_path / "run", quiet=True)

@@ -83,10 +83,10 @@ def test_a_variable_of_the_shell_that_was_not_set(tmp_path: Path, monkeypatch, o
 
 def test_places_where_no_run_can_be(tmp_path: Path) -> None:
     config = config_file(tmp_path)
-    for place, message in (("it.py", "File exists; choose another"), ("it.py/a", "Not a directory; choose another")):
+    for place, message in (("it.py", "File exists; use another"), ("it.py/a", "Not a directory; use another")):
         assert message in refused(train.main, config, f"--workdir={tmp_path / place}")
     write_json(tmp_path / "sweep" / "sweep.json", {})
-    assert "holds a sweep (sweep.json), not a run" in refused(train.main, config, f"--workdir={tmp_path / 'sweep'}")
+    assert "has a sweep (sweep.json), not a run" in refused(train.main, config, f"--workdir={tmp_path / 'sweep'}")
     assert not (tmp_path / "sweep" / "config.json").exists()
 
 
@@ -97,7 +97,7 @@ def test_a_run_whose_parts_no_longer_belong_together(trained: Path, tmp_path: Pa
     try:
         words.write_text(before + " and so on")
         for name in ("loss", "heads"):
-            assert "was trained on other data; what its config.json" in refused(
+            assert "was trained on other data; the data named in its config.json" in refused(
                 evaluations.main, f"--workdir={trained}", f"--evals={name}"
             )
     finally:
@@ -105,7 +105,7 @@ def test_a_run_whose_parts_no_longer_belong_together(trained: Path, tmp_path: Pa
     assert not (trained / "eval").exists()
     run = shutil.copytree(trained, tmp_path / "run")
     shutil.rmtree(run / "tokenizer")
-    assert "tokenizer: is not there" in refused(evaluations.main, f"--workdir={run}", "--evals=loss")
+    assert "tokenizer: is missing" in refused(evaluations.main, f"--workdir={run}", "--evals=loss")
     config = read_json(run / "config.json")
     config["model"]["width"] = 32
     write_json(run / "config.json", config)
@@ -183,7 +183,7 @@ def test_tensors_are_spoilt_behind_a_header_that_is_read(tmp_path: Path) -> None
     ("text", "message"),
     [
         ("NaN", "must be an object, not nan"),
-        ('{"status": "done", "val_loss": 1.0, "error": null}', "says of the run that it is done, but has no step"),
+        ('{"status": "done", "val_loss": 1.0, "error": null}', "declares the run done, but has no step"),
     ],
 )
 def test_a_run_json_that_is_none_is_named(tmp_path, text, message) -> None:

@@ -202,7 +202,7 @@ def test_more_positions_than_a_learned_table_has_are_refused_before_any_work(tmp
     (learned / "checkpoints").rename(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="length 17: the learned positions have 16 rows"):
         generate("--max_new=11", run=learned, input_ids=IDS)
-    with pytest.raises(UserError, match="holds no checkpoint"):
+    with pytest.raises(UserError, match="has no checkpoint"):
         generate("--max_new=10", run=learned, input_ids=IDS)
 
 

@@ -43,7 +43,7 @@ DAMAGE = {
     "truncated": (truncate, "is not what was written"),
     "missing": (Path.unlink, "is missing"),
     "flipped": (lambda path: flip(path, 8 * path.stat().st_size // 2), "is not what was written"),
-    "a link": (link, "leads out of the checkpoint"),
+    "a link": (link, "is outside the checkpoint"),
 }
 
 

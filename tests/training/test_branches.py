@@ -41,7 +41,7 @@ def test_a_branch_is_the_run_by_itself(make_tiny, trunk, tmp_path, amount, leave
         (dict(seed=1), "seed is 0 there and 1 here"),
         (dict(optimizer__learning_rate=0.5), "optimizer.learning_rate is"),
         (dict(optimizer__warmup_steps=3), "optimizer.warmup_steps is 2 there and 3 here"),
-        (dict(budget__amount=3), "agree up to step 2 only"),
+        (dict(budget__amount=3), "agree only up to step 2"),
     ],
 )
 def test_a_branch_of_another_run_is_refused(make_tiny, trunk, tmp_path, changes, says) -> None:

@@ -151,6 +151,6 @@ def test_only_runs_that_are_alike_are_packed(make_tiny, tmp_path):
         assert key(**other) not in (None, key()), other
     for alone in ({"budget__kind": "seconds"}, {"init_from": "x"}, {"mesh__data": 2}):
         assert key(**alone) is None, alone
-    with pytest.raises(UserError, match="may differ in seed, learning rate and weight decay alone"):
+    with pytest.raises(UserError, match="may differ only in seed, learning rate and weight decay"):
         packed.train([first, make_tiny(data__length=8)], [tmp_path / "a", tmp_path / "b"], quiet=True)
     assert not (tmp_path / "a").exists()

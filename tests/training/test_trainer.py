@@ -215,7 +215,7 @@ def test_a_run_starts_from_anothers_parameters(tiny, tmp_path, capsys) -> None:
         ({"model__attention__qkv": "fused"}, r"model.attention.qkv is 'split' there and 'fused' here; "),
         ({"model__position__kind": "fire"}, r"model.position.kind is 'rope' there and 'fire' here; "),
         ({"data__tokenizer": "byte"}, r"data.tokenizer = 'byte': .*another tokenizer \(char, \d+ tokens; .*byte, 256"),
-        ({"init_from": "nowhere"}, "init_from = 'nowhere': holds no checkpoint"),
+        ({"init_from": "nowhere"}, "init_from = 'nowhere': has no checkpoint"),
     ],
     ids=str,
 )

@@ -1,14 +1,14 @@
-"""Published peaks of one chip, from its vendor's data sheet: what measured figures are set beside."""
+"""Published peaks of chips, from their vendors' data sheets, to compare measured figures with."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Chip:
-    """What a vendor says of one chip.
+    """A vendor's figures for one chip.
 
     Attributes:
-        flops: of dense bfloat16 matrix products, FLOP/s.
+        flops: of dense bfloat16 matmuls, FLOP/s.
         bandwidth: of its memory, bytes/s.
         memory: bytes.
         source: the page or data sheet.
@@ -22,7 +22,7 @@ class Chip:
 
 _GOOGLE = "docs.cloud.google.com/tpu/docs/"
 
-# By the beginning of `jax.Device.device_kind`; the longest that fits counts.
+# By prefix of `jax.Device.device_kind`; the longest match counts.
 CHIPS = {
     "TPU v4": Chip(275e12, 1228e9, 32e9, _GOOGLE + "v4"),
     "TPU v5 lite": Chip(197e12, 819e9, 16e9, _GOOGLE + "v5e"),
@@ -39,12 +39,12 @@ CHIPS = {
 
 
 def chip(device_kind: str) -> Chip | None:
-    """Returns what is published of a device, or None where nothing is (a CPU)."""
+    """Returns the published figures of a device, or None if there are none (a CPU)."""
     known = [name for name in CHIPS if device_kind.startswith(name)]
     return CHIPS[max(known, key=len)] if known else None
 
 
 def peak(device_kind: str) -> float | None:
-    """Returns a device's published peak in FLOP/s, or None where none is known."""
+    """Returns a device's published peak in FLOP/s, or None if unknown."""
     result = chip(device_kind)
     return None if result is None else result.flops

@@ -1,8 +1,8 @@
-"""Programs for TPUs and GPUs that are not here: how JAX is brought to describe them and to compile for them.
+"""Programs for TPUs and GPUs that are not here: their device descriptions in JAX, and compiling for them.
 
-`v5e:2x2` is a TPU generation and how its chips are laid out, `h100:8` a GPU and how many of them one host has. libtpu
-(the extra `tpu`) compiles for the former, JAX's CUDA plugin (the extra `plan-gpu`) for the latter; neither needs the
-hardware. What is peculiar to JAX about it is in this file alone.
+`v5e:2x2` is a TPU generation and a chip topology, `h100:8` a GPU and how many of them one host has. libtpu (the extra
+`tpu`) compiles for the former, JAX's CUDA plugin (the extra `plan-gpu`) for the latter; neither needs the hardware.
+Everything specific to JAX about it is in this file.
 """
 
 import importlib.metadata
@@ -26,9 +26,9 @@ NO_CUDA = (
 )
 NO_TILES = "Couldn't find output tile sizes"
 CUDA_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
-DEFAULT_CUDNN = (9, 10, 0)  # where no cuDNN is installed beside the plugin
+DEFAULT_CUDNN = (9, 10, 0)  # if no cuDNN is installed beside the plugin
 
-# What XLA says of a program that is too large; both numbers are of one device.
+# XLA's messages for a program that is too large; both numbers are of one device.
 _TOO_LARGE = (
     re.compile(
         r"memory required for HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds available \w+ \(([\d.]+)([KMGT]?)\)"
@@ -38,10 +38,10 @@ _TOO_LARGE = (
 
 
 def check(name: str, local: tuple[str, ...] = ()) -> str:
-    """Returns the platform of a target's name: tpu or gpu, or the name itself where it is one of `local`.
+    """Returns the platform of a target's name: tpu or gpu, or the name itself if it is one of `local`.
 
     Raises:
-        UserError: it names no target.
+        UserError: it is not a target.
     """
     if name in local:
         return name
@@ -59,18 +59,18 @@ def check(name: str, local: tuple[str, ...] = ()) -> str:
 
 
 def describe(name: str) -> tuple[tuple[Any, ...], int]:
-    """Returns the descriptions of a target's devices, and the bytes that programs may use of one.
+    """Returns the descriptions of a target's devices, and the usable bytes of one.
 
-    JAX is put on the CPU: the machine's own accelerator is not needed, and not taken.
+    JAX is set to the CPU: the machine's own accelerator is not needed, and not taken.
 
     Raises:
-        UserError: what compiles for them is not installed, or has no such devices.
+        UserError: its compiler is not installed, or has no such devices.
     """
     import jax
 
     tpu = check(name) == "tpu"
     jax.config.update("jax_platforms", "cpu")
-    # It could write programs of devices that are not here, but not read them, and warns of each.
+    # The cache could write programs for devices that are not here, but not read them, and warns about each.
     jax.config.update("jax_enable_compilation_cache", False)
     if tpu:
         devices = _tpus(name)
@@ -80,9 +80,9 @@ def describe(name: str) -> tuple[tuple[Any, ...], int]:
 
 
 def lower(function: Any, *arguments: Any, platform: str) -> Any:
-    """Returns a jitted function lowered for a platform (cpu, gpu, tpu), whatever this process runs on.
+    """Returns a jitted function lowered for a platform (cpu, gpu, tpu), on whatever this process runs.
 
-    `function.lower` alone would ask for a device of the platform where the arguments are not placed on one.
+    `function.lower` alone would require a device of the platform if the arguments are not placed on one.
     """
     return function.trace(*arguments).lower(lowering_platforms=("cuda" if platform == "gpu" else platform,))
 
@@ -90,8 +90,8 @@ def lower(function: Any, *arguments: Any, platform: str) -> Any:
 def compile_lowered(lowered: Any, platform: str) -> Any:
     """Returns a lowered program compiled.
 
-    Without a GPU to try them on, XLA writes matrix products in Triton by rules of its own, and finds no tiles for some
-    whose rows are no multiple of 16 (JAX 0.10.2). Those programs are compiled again with cuBLAS for all products.
+    Without a GPU to try them on, XLA generates matmuls in Triton by heuristics, and finds no tiles for some whose
+    number of rows is not a multiple of 16 (JAX 0.10.2). Those programs are compiled again with cuBLAS for all matmuls.
     """
     try:
         return lowered.compile()
@@ -102,7 +102,7 @@ def compile_lowered(lowered: Any, platform: str) -> Any:
 
 
 def too_large(message: str) -> tuple[int, int] | None:
-    """Returns (bytes needed, bytes there are) from XLA's RESOURCE_EXHAUSTED; None: it says something else."""
+    """Returns (bytes needed, bytes available) from XLA's RESOURCE_EXHAUSTED; None if it has another message."""
     for pattern in _TOO_LARGE:
         if (result := pattern.search(message)) is not None:
             needed, unit, available, other = result.groups()
@@ -113,11 +113,11 @@ def too_large(message: str) -> tuple[int, int] | None:
 def _tpus(name: str) -> tuple[Any, ...]:
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(f"--target={name}: {NO_LIBTPU}")
-    # Several processes may compile at a time, and nobody is asked which TPU this is.
+    # Several processes may compile at a time, and no server is queried about the TPU type.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     sizes = [int(size) for size in name.partition(":")[2].split("x")]
-    # Four chips share a host by default, which fewer cannot be divided into.
+    # Four chips share a host by default; fewer cannot be divided that way.
     bounds = {} if all(size % 2 == 0 for size in sizes[:2]) else {"chips_per_host_bounds": (*sizes, 1)[:3]}
     return _described(name, name, platform="tpu", **bounds)
 
@@ -130,7 +130,7 @@ def _gpus(kind: str, number: int) -> tuple[Any, ...]:
 
 
 def _cudnn() -> tuple[int, int, int]:
-    """Returns the version of the cuDNN that is installed beside the plugin."""
+    """Returns the version of the cuDNN installed beside the plugin."""
     for name in ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"):
         try:
             major, minor, patch = (int(part) for part in importlib.metadata.version(name).split(".")[:3])
@@ -152,7 +152,7 @@ def _described(target: str, name: str, **options: Any) -> tuple[Any, ...]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps libtpu's own warnings of missing hardware from the terminal; they go to the process's standard error."""
+    """Redirects libtpu's warnings about missing hardware from the terminal to the process's standard error."""
     kept, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 2)
     try:
@@ -164,7 +164,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _available(device: Any) -> int:
-    """Returns the bytes that programs may use of a described TPU: what it answers to a program that is too large."""
+    """Returns the usable bytes of a described TPU, from its message for a program that is too large."""
     import jax
     import jax.numpy as jnp
 

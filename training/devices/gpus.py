@@ -1,4 +1,4 @@
-"""GPUs that can be compiled for without having one: their descriptions, as XLA's compiler wants them.
+"""GPUs that can be compiled for without having one: their descriptions in the form of XLA's compiler.
 
 The figures are the vendor's (architecture white papers and data sheets; sizes and clocks as the driver reports them and
 as openxla/xla's own target descriptions have them). Published peaks are in `training/devices/chips.py`.
@@ -14,7 +14,7 @@ class GPU:
     """One GPU.
 
     Attributes:
-        name: as `jax.Device.device_kind` gives it.
+        name: as in `jax.Device.device_kind`.
         compute_capability: major, minor.
         cores: streaming multiprocessors.
         fpus: float32 units of each.
@@ -23,7 +23,7 @@ class GPU:
         clock: GHz.
         bandwidth: of the memory, bytes/s.
         memory: bytes, as the driver reports them.
-        source: where the figures are from.
+        source: of the figures.
     """
 
     name: str
@@ -41,7 +41,7 @@ class GPU:
         """Returns XLA's GpuTargetConfigProto in text form.
 
         Args:
-            cudnn: the version of the cuDNN that programs will run with.
+            cudnn: the version of cuDNN that programs will run with.
         """
         major, minor = self.compute_capability
         return f"""gpu_device_info {{

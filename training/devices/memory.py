@@ -1,4 +1,4 @@
-"""Whether a training step can fit at all: the memory there is, and the least that a config needs. Imports no JAX."""
+"""Whether a training step can fit: available memory, and the minimum that a config needs. Imports no JAX."""
 
 import math
 from pathlib import Path
@@ -10,11 +10,11 @@ from configs.rules import mesh as meshes
 from models import counting
 from training.step.optimizers import state_bytes
 
-FLOAT32 = 4  # bytes of a number of the parameters and of their gradients
+FLOAT32 = 4  # bytes per number of the parameters and of their gradients
 
 
 def memory() -> int:
-    """Returns the bytes of memory this process may use: the machine's, or fewer under a container's limit."""
+    """Returns the bytes of memory this process may use: the machine's, or fewer with a container's limit."""
     there = psutil.virtual_memory().total
     try:
         return min(there, int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -23,11 +23,11 @@ def memory() -> int:
 
 
 def held(config: ConfigDict, platform: str, devices: int) -> int:
-    """Returns the least bytes that a device must hold for a resolved config's training step.
+    """Returns the minimum bytes on a device for a resolved config's training step.
 
-    Parameters and the optimizer's state; and the gradients, which are whole at one time where they are clipped by their
-    norm or summed over micro-batches. Devices of a mesh divide them along fsdp and tensor; simulated ones on a CPU are
-    in one memory. A vocabulary that only the data know counts as one token.
+    Parameters and optimizer state; and the gradients, which exist completely at one time if they are clipped by their
+    norm or summed over micro-batches. Devices of a mesh divide them along fsdp and tensor; simulated ones on a CPU
+    share one memory. A vocabulary that only the data knows counts as one token.
     """
     model = config.model
     if model.vocab_size is None:

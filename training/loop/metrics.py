@@ -1,4 +1,4 @@
-"""What a run says while it trains: metrics.jsonl, the trackers, and a live bar or plain lines."""
+"""A run's output while it trains: metrics.jsonl, the trackers, and a live bar or plain lines."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from training.run_directory.files import finite, read_lines, write_text
 
 
 class MetricsLog:
-    """Appends one JSON object a line to metrics.jsonl, and gives the same line to every tracker.
+    """Appends one JSON object per line to metrics.jsonl, and passes the same line to every tracker.
 
     On resume, lines after the checkpoint's step are dropped: they will be written again.
     """
@@ -30,7 +30,7 @@ class MetricsLog:
         self.file: TextIO = self.path.open("a", encoding="utf-8")
 
     def write(self, line: dict[str, Any]) -> None:
-        """Writes one line; a reader sees it at once."""
+        """Writes one line, visible to readers at once."""
         line = finite(line)
         self.file.write(json.dumps(line) + "\n")
         self.file.flush()
@@ -39,7 +39,7 @@ class MetricsLog:
             tracker.write(line)
 
     def sync(self) -> None:
-        """Puts everything written so far on the disk."""
+        """Flushes everything written so far to disk."""
         os.fsync(self.file.fileno())
 
     def close(self, status: str) -> None:
@@ -50,7 +50,7 @@ class MetricsLog:
 
 
 class NoLog:
-    """What a process has in place of a `MetricsLog` where another one writes it."""
+    """Replaces a `MetricsLog` in processes that do not write it."""
 
     lines = 0
 
@@ -65,7 +65,7 @@ class NoLog:
 
 
 class Console:
-    """A progress bar with loss, tokens/s and time left; plain lines where the output is no terminal."""
+    """A progress bar with loss, tokens/s and time left; plain lines if the output is not a terminal."""
 
     def __init__(self, name: str, quiet: bool = False, every_seconds: float = 2.0) -> None:
         self.name, self.quiet, self.every = name, quiet, every_seconds
@@ -91,7 +91,7 @@ class Console:
             self.bar.stop()
 
     def say(self, text: str) -> None:
-        """Prints a line of its own."""
+        """Prints a separate line."""
         if self.terminal:
             self.bar.console.print(text, highlight=False, markup=False)
         elif not self.quiet:

@@ -1,4 +1,4 @@
-"""Which runs may train in one program: those whose configs differ in what a step takes as numbers. No JAX."""
+"""Which runs may train in one program: those whose configs differ only in numbers that are arguments. No JAX."""
 
 import json
 from typing import Any
@@ -9,11 +9,11 @@ from configs import fields
 
 
 def key(config: ConfigDict) -> str | None:
-    """Returns what runs of one program have in common; None: a run that must train by itself.
+    """Returns a key that is equal for runs of one program; None: a run that must train alone.
 
-    Runs decay or they do not: the optimizer's state has another form. A budget in seconds would count those of the
-    others; a mesh has its own programs, and so has each stage of a window that grows; parameters from elsewhere are
-    left to runs by themselves.
+    Runs with and without decay differ in the form of the optimizer state. A budget in seconds would include the time of
+    the others. A mesh has its own programs, and so has each stage of a growing window. Runs with parameters from
+    elsewhere train alone.
     """
     values: dict[str, Any] = fields.flatten(config)
     devices = [values[f"mesh.{axis}"] for axis in ("data", "fsdp", "context", "tensor")]

@@ -1,9 +1,9 @@
-"""Several runs in one program: seeds, learning rates and weight decays of one shape take their steps together.
+"""Several runs in one program: runs of equal shapes that differ in seed, learning rate or weight decay.
 
 The step of one run is mapped (`jax.vmap`) over a pack of them, each with its own parameters, batch, key, learning rate
-and weight decay. All the rest is each run's own, as if it trained alone: data, metrics, evaluation, checkpoints,
-run.json. A run that diverges is no longer updated, the others go on; runs that stopped at different steps wait for the
-one that is furthest behind.
+and weight decay. Everything else belongs to each run as if it trained alone: data, metrics, evaluation, checkpoints,
+run.json. A run that diverges is no longer updated, and the others continue; runs that stopped at different steps wait
+for the one that is furthest behind.
 """
 
 import functools
@@ -34,23 +34,24 @@ from training.step.rng import root_key
 def train(
     configs: Sequence[ConfigDict], workdirs: Sequence[str | Path], *, quiet: bool = False
 ) -> list[dict[str, Any]]:
-    """Trains configs into run directories, in one program, or continues those that are there.
+    """Trains configs into run directories, in one program, or continues existing ones.
 
     Args:
-        configs: of runs that are alike (`alike.key`), as config files give them, or resolved.
-        workdirs: one for each; made if absent. A finished run is left as it is.
+        configs: of compatible runs (`pack_compat.key`), unresolved or resolved.
+        workdirs: one for each; created if absent. A finished run is skipped.
         quiet: no progress output.
 
     Returns:
         Each run.json's content; `status` is done, diverged, preempted or failed.
 
     Raises:
-        UserError: the configs are not alike or refused, a directory holds another run, or somebody else trains there.
+        UserError: the configs are incompatible or refused, a directory has another run, or another process trains
+            there.
     """
     configs = [validate.resolve(config) for config in configs]
     keys = {pack_compat.key(config) for config in configs}
     if len(keys) != 1 or None in keys:
-        raise UserError("runs of one program may differ in seed, learning rate and weight decay alone (0 or not)")
+        raise UserError("runs of one program may differ only in seed, learning rate and weight decay (0 or not)")
     enable_cache()
     with ExitStack() as held:
         ready = []
@@ -223,7 +224,7 @@ _COMPILED: dict[tuple[str, Any], Any] = {}
 
 
 def _text(config: ConfigDict) -> str:
-    """Returns the static fields of a pack's program as JSON; of numbers that are its arguments, whether they are 0."""
+    """Returns the static fields of a pack's program as JSON; of numbers that are arguments, whether they are 0."""
     return json.dumps(fields.program_values(config, packed=True), sort_keys=True)
 
 

@@ -1,4 +1,4 @@
-"""The training loop: one config in, one run directory out, and the same directory again continues it exactly."""
+"""The training loop: trains one config into one run directory, and continues an existing one exactly."""
 
 import functools
 import time
@@ -24,19 +24,19 @@ from training.step.rng import step_keys
 
 
 def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> dict[str, Any]:
-    """Trains a config into a run directory, or continues the one that is there.
+    """Trains a config into a run directory, or continues an existing one.
 
     Args:
-        config: as a config file gives it, or resolved.
-        workdir: made if absent. A finished run is left as it is.
+        config: unresolved or resolved.
+        workdir: created if absent. A finished run is skipped.
         quiet: no progress output.
 
     Returns:
         run.json's content; its `status` is done, diverged or preempted.
 
     Raises:
-        UserError: the config is refused, the directory holds another run, or somebody else is training there; the
-            disk is full or not writable, the directory vanished, or a device failed.
+        UserError: the config is refused, the directory has another run, or another process is training there; the disk
+            is full or not writable, the directory vanished, or a device failed.
     """
     config = validate.resolve(config)
     workdir = Path(workdir).absolute()
@@ -45,7 +45,7 @@ def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> di
         workdir.mkdir(parents=True, exist_ok=True)
         mesh = meshes.mesh_of(config)
         with ExitStack() as held:
-            # Of several processes the first one holds the directory for all.
+            # Of several processes the first one locks the directory for all.
             distributed.agreed(lambda: held.enter_context(exclusive(workdir)) if distributed.main() else None)
             ready = prepare.ready(config, workdir, quiet=quiet, mesh=mesh)
             return finish(ready) if isinstance(ready, Run) else ready

@@ -1,4 +1,4 @@
-"""The validation loss while training: the same tokens at every call, whatever the batch size."""
+"""The validation loss in training: the same tokens at every call, for every batch size."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ TASK_ROWS = 256
 
 
 def batches(config: ConfigDict, tokenizer: Any, corpus: Any) -> list[dict[str, np.ndarray]]:
-    """Returns the validation batches of the main setting: text where it trains on it, else its main task's rows."""
+    """Returns the validation batches of the main setting: text if it trains on text, else its main task's rows."""
     rows = config.eval.batch_size
     if tasks.uses(config, "text"):
         result = pipeline.validation(
@@ -30,7 +30,7 @@ def batches(config: ConfigDict, tokenizer: Any, corpus: Any) -> list[dict[str, n
 
 
 def validator(config: ConfigDict, given: list[dict[str, np.ndarray]], mesh: Any = None) -> Callable[[Any], float]:
-    """Returns `validation_loss(params)` in nats per token over what `batches` gives."""
+    """Returns `validation_loss(params)` in nats per token over the result of `batches`."""
     losses, rules = steps.loss_function(config, mesh), meshes.rules_of(config, mesh)
     ready = [(batch["weights"], meshes.whole_batch(rules, batch)) for batch in given]
 

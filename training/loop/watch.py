@@ -1,7 +1,7 @@
-"""Optional checks that end a run early, with a reason: `config.watch`. None of them changes a number of the run.
+"""Optional checks that end a run early, with a reason: `config.watch`. They do not change a run's numbers.
 
-Gradients and losses are looked at when the metrics are read anyway, so that no step waits for them; heads and attention
-scores at the validation interval, by a program of its own. A check that fires ends the run as `diverged`.
+Gradients and losses are checked when the metrics are read anyway, so that no step waits for them; heads and attention
+scores at the validation interval, by a separate program. A check that fires ends the run as `diverged`.
 """
 
 import functools
@@ -25,16 +25,16 @@ from training.run_directory.checkpoint import Checkpoints
 from training.step import mesh as meshes
 from training.step import train_step as steps
 
-SILENT = 1e-3  # of the residual stream's norm: a head that writes less is dead
-HELD = 2**24  # scores held at once (64 MB)
+SILENT = 1e-3  # relative to the residual stream's norm: a head that writes less is dead
+HELD = 2**24  # scores in memory at once (64 MB)
 
 
 class Diverged(Exception):
-    """The run is no use any more: a loss that is no finite number, or what the config asked to be watched for."""
+    """The run cannot continue: a loss that is not finite, or a condition of `config.watch`."""
 
 
 class Spiked(Diverged):
-    """The loss of a step rose suddenly; what the run was before is worth keeping."""
+    """The loss of a step rose suddenly; the state before it is worth keeping."""
 
     def __init__(self, text: str, step: int) -> None:
         super().__init__(text)
@@ -42,10 +42,10 @@ class Spiked(Diverged):
 
 
 class Watch:
-    """Gradients' norms and losses since they were last looked at, and the losses that a spike is measured by.
+    """Gradient norms and losses since the last check, and the losses that a spike is measured against.
 
     Attributes:
-        keeps: whether the run's state is to be kept for what comes before a spike.
+        keeps: whether the run's state is kept, to be saved after a spike.
     """
 
     def __init__(self, config: ConfigDict) -> None:
@@ -59,27 +59,27 @@ class Watch:
         self.snapshots = Snapshots()
 
     def add(self, norm: Any) -> None:
-        """Takes a step's gradient norm, as the device has it."""
+        """Takes a step's gradient norm, still on the device."""
         if self.config.gradients:
             self.norms.append(norm)
 
     def prepare(self, batch: Any, mesh: Any) -> None:
-        """Takes the validation batch that heads are looked at on."""
+        """Takes the validation batch on which heads are checked."""
         self.probe = probe(self.whole, batch, mesh)
 
     def look(self, params: Any) -> None:
-        """Looks at every layer's heads, where that is asked for."""
+        """Checks every layer's heads, if requested."""
         self.looked = self.probe(params) if self.probe else {}
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """What a line of metrics says of the last look."""
+        """The entries of a metrics line from the last check."""
         return {"attention_logit": max(self.looked["attention_logits"]), **self.looked} if self.looked else {}
 
     def after(
         self, step: int, evaluated: bool, params: Any, opt_state: Any, meta: Callable[[], dict[str, Any]]
     ) -> None:
-        """Judges what the look of this step found, and copies the run's state, to be saved if the loss rises from here.
+        """Judges the check of this step, and copies the run's state, to be saved if the loss rises from here.
 
         Raises:
             Diverged: see `judge`.
@@ -90,16 +90,16 @@ class Watch:
             self.snapshots.take(step, params, opt_state, meta())
 
     def check(self, last: int, losses: Sequence[float], checkpoints: Checkpoints | None = None) -> None:
-        """Looks at the steps that are new.
+        """Checks the new steps.
 
         Args:
             last: the newest step.
-            losses: of the steps up to it; those that were looked at already are left out.
-            checkpoints: where what was before a spike is saved; None: it is not.
+            losses: of the steps up to it; those already checked are left out.
+            checkpoints: where the state before a spike is saved; None: it is not.
 
         Raises:
             Diverged: a gradient is not finite.
-            Spiked: a loss stands too far above the median of those before it.
+            Spiked: a loss is too far above the median of those before it.
         """
         norms, self.norms = [float(norm) for norm in self.norms], []
         for step, norm in enumerate(norms, last - len(norms) + 1):
@@ -108,7 +108,7 @@ class Watch:
         if not self.keeps:
             return
         for step, loss in enumerate(losses, last - len(losses) + 1):
-            if step <= self.checked or not np.isfinite(loss):  # the loop itself tells of those
+            if step <= self.checked or not np.isfinite(loss):  # the loop itself reports those
                 continue
             if len(self.recent) == self.recent.maxlen:
                 middle = float(np.median(self.recent))
@@ -126,20 +126,20 @@ class Watch:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
+        """The state for a checkpoint."""
         return {"recent": list(self.recent), "checked": self.checked}
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Goes on from a checkpoint's state; one written without has seen nothing."""
+        """Continues from a checkpoint's state; one written without it has seen nothing."""
         self.recent.extend((state or {}).get("recent", ()))
         self.checked = (state or {}).get("checked", 0)
 
 
 class Snapshots:
-    """The run's state at the last two times that its losses were looked at, on the devices.
+    """The run's state at the last two checks of its losses, on the devices.
 
-    The newest may hold the very update that a spike shows one step later, so the one before it is what is saved then,
-    unless the spike came after further steps.
+    The newest may include the very update whose spike shows one step later, so the one before it is saved then, unless
+    the spike came after further steps.
     """
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class Snapshots:
         """Saves the state before a spike, unless a checkpoint is as new, and ends the run.
 
         Raises:
-            Diverged: naming the checkpoint.
+            Diverged: with the checkpoint.
         """
         kept = self.before(spike.step)
         newest = max(checkpoints.steps(), default=-1)
@@ -165,16 +165,16 @@ class Snapshots:
         raise Diverged(f"{spike}{where}") from None
 
     def before(self, step: int) -> tuple[int, Any, Any, dict[str, Any]] | None:
-        """Returns the newest state that is two updates or more older than a step's loss, or None."""
+        """Returns the newest state that is at least two updates older than a step's loss, or None."""
         return next((one for one in reversed(self.kept) if one[0] < step - 1), None)
 
 
 def probe(config: ConfigDict, batch: Any, mesh: Any = None) -> Callable[[Any], dict[str, Any]] | None:
-    """Returns `looked(params)`, which looks at every layer's heads on one validation batch; None: not asked for.
+    """Returns `looked(params)`, which checks every layer's heads on one validation batch; None: not requested.
 
-    It gives `attention_logits`, the largest score that the softmax of each layer is given (what grows without bound
-    before some runs diverge: Wortsman et al. 2023, arXiv 2309.14322, section 3.1), and `silent_heads`, how many heads
-    write less than a thousandth of the residual stream's norm.
+    It returns `attention_logits`, the largest score in the softmax of each layer (which grows without bound before some
+    runs diverge: Wortsman et al. 2023, arXiv 2309.14322, section 3.1), and `silent_heads`, how many heads write less
+    than a thousandth of the residual stream's norm.
     """
     if not (config.watch.attention_logit or config.watch.dead_heads):
         return None
@@ -192,10 +192,10 @@ def probe(config: ConfigDict, batch: Any, mesh: Any = None) -> Callable[[Any], d
 
 
 def judge(config: ConfigDict, results: dict[str, Any], step: int) -> None:
-    """Ends the run where what `probe` found is too much.
+    """Ends the run if a result of `probe` exceeds its limit.
 
     Raises:
-        Diverged: naming the layer, or how many heads.
+        Diverged: with the layer, or the number of heads.
     """
     watch, logits = config.watch, results["attention_logits"]
     if watch.attention_logit and not max(logits) < watch.attention_logit:

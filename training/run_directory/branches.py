@@ -1,10 +1,12 @@
-"""Branches: a run that continues another's whole state with a decay of its own, so that one run serves several budgets.
+"""Branches: runs that continue another's whole state with their own decay, so that one run serves several budgets.
 
 Before its decay, a schedule of warm-up, stable phase and decay (wsd, 2405.18392) does not depend on the budget. A run
-of a smaller budget is therefore the longer run up to the step where its own decay begins, and can take that run's
-checkpoint there: parameters, optimizer state, step, data position, metrics. It ends to the bit as it would have alone.
+with a smaller budget is therefore the longer run up to the step where its own decay starts, and can take that run's
+checkpoint there: parameters, optimizer state, step, data position, metrics. The result is, to the bit, that of training
+it alone.
 
-`checkpoint.branches` of the longer run names the smaller budgets, for which it keeps a checkpoint each; the smaller run
+`checkpoint.branches` of the longer run lists the smaller budgets, for each of which it keeps a checkpoint; the smaller
+run
 has `init_from` and `init_state = "branch"`.
 """
 
@@ -24,7 +26,7 @@ from training.run_directory.files import read_json, read_lines, write_text
 from training.step import schedule, train_step
 from training.step.budget import Budget
 
-# Fields in which a branch may differ from the run it leaves: what is beside a run, and what only its own decay reads.
+# Fields in which a branch may differ from its source: those that do not affect training, and those of its own decay.
 OWN = tuple(
     "name tracker mesh. log. watch. eval. checkpoint. data.cache_dir data.workers data.prefetch init_from init_state "
     "budget.amount optimizer.decay_share optimizer.final_share".split()
@@ -32,7 +34,7 @@ OWN = tuple(
 
 
 def shared(one: tuple[ConfigDict, Budget], other: tuple[ConfigDict, Budget]) -> int:
-    """Returns the number of first updates whose learning rate is the same in two runs, given (optimizer, budget)."""
+    """Returns the number of first updates with equal learning rates in two runs, given (optimizer, budget)."""
     (own, budget), (theirs, longer) = one, other
     if budget.total_steps is None or longer.total_steps is None:
         return 0
@@ -47,7 +49,7 @@ def shared(one: tuple[ConfigDict, Budget], other: tuple[ConfigDict, Budget]) -> 
 
 
 def check_longer(config: ConfigDict, shorter: Budget, longer: Budget, step: int) -> None:
-    """Makes sure that a run's updates up to a step are those that it would have made under a larger budget.
+    """Checks that a run's updates up to a step are those that it would have made with a larger budget.
 
     Args:
         config: the run's.
@@ -66,7 +68,7 @@ def check_longer(config: ConfigDict, shorter: Budget, longer: Budget, step: int)
     share = 1.0 if seconds else step / (shorter.total_steps or 1)
     raise ConfigError(
         rules.not_longer(before, share)
-        or f"budget.amount = {shorter.amount:g} cannot be raised: at step {step} the learning rates differ already"
+        or f"budget.amount = {shorter.amount:g} cannot be raised: at step {step} the learning rates already differ"
     )
 
 
@@ -87,7 +89,7 @@ def kept_steps(config: ConfigDict, budget: Budget, smaller: Any) -> dict[int, fl
         if at < 1:
             raise ConfigError(
                 f"checkpoint.branches = {tuple(config.checkpoint.branches)}: a run of {amount:g} shares no step with "
-                f"this one of {config.budget.amount:g}; optimizer.warmup_steps must end before its decay begins"
+                f"this one of {config.budget.amount:g}; optimizer.warmup_steps must end before its decay starts"
             )
         results[at] = amount
     return results
@@ -102,23 +104,23 @@ def leaves_at(config: ConfigDict, budget: Budget, theirs: Any) -> int:
         theirs: returns the `Budget` of an amount, of equal stages.
 
     Raises:
-        ConfigError: the run there is another one in more than its decay, or has no checkpoint early enough.
+        ConfigError: the source run differs in more than its decay, or has no checkpoint early enough.
     """
     source = config.init_from
     if not saved(source):
-        raise ConfigError(f"init_from = {source!r}: holds no checkpoint")
+        raise ConfigError(f"init_from = {source!r}: has no checkpoint")
     there = runs.load_config(source)
     ours, its = fields.flatten(config), fields.flatten(there)
     wrong = [name for name in ours if ours[name] != its[name] and not name.startswith(OWN)]
     if wrong:
         differing = ", ".join(f"{name} is {its[name]!r} there and {ours[name]!r} here" for name in wrong[:5])
-        raise ConfigError(f"init_state = 'branch': {source}: {differing}; a branch may differ in its decay alone")
+        raise ConfigError(f"init_state = 'branch': {source}: {differing}; a branch may differ only in its decay")
     at = shared((config.optimizer, budget), (there.optimizer, theirs(there.budget.amount)))
     early = [one for one in saved(source) if 0 < one <= at]
     if not early:
         raise ConfigError(
             f"init_state = 'branch': {source}: its checkpoints are of steps {', '.join(map(str, saved(source)))}, and "
-            f"the learning rates agree up to step {at} only; checkpoint.branches of that run must name "
+            f"the learning rates agree only up to step {at}; checkpoint.branches of that run must name "
             f"{config.budget.amount:g}"
         )
     return early[-1]

@@ -20,21 +20,21 @@ from configs.errors import UserError
 from training.run_directory import integrity
 
 policies = ocp.checkpoint_managers
-IDENTITY = "trained_as"  # of meta: the config fields that say what was trained (`identity`)
+IDENTITY = "trained_as"  # in meta: the config fields that define what was trained (`identity`)
 TRAINED_AS = ("seed", "model.", "optimizer.", "data.")
 PLACES = ("data.path", "data.validation_path", "data.mixture", "data.tokenizer")
-SCORED = "val_loss_of_these"  # of meta: the validation loss of the parameters it lies beside, None where not evaluated
-logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax reports each save in dozens of lines, and raises errors
+SCORED = "val_loss_of_these"  # in meta: the validation loss of the checkpoint's parameters, None if not evaluated
+logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs dozens of lines per save, and raises errors
 
 
 def flat(tree: Any) -> dict[str, Any]:
-    """Returns {dotted path: leaf}, the form parameters and optimizer state have on disk."""
+    """Returns {dotted path: leaf}, the on-disk form of parameters and optimizer state."""
 
     def name(part: Any) -> str:
         return str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part))))
 
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
-    # An NNX variable adds a last part of its own to the path, which is not the same in every version of Flax.
+    # An NNX variable adds a last part to the path, which differs between versions of Flax.
     return {".".join(name(p) for p in path).removesuffix(".value"): leaf for path, leaf in paths}
 
 
@@ -44,9 +44,9 @@ def unflat(leaves: dict[str, Any], like: Any) -> Any:
 
 
 class _Best:
-    """Keeps the checkpoint of the lowest validation loss, earlier processes' among them.
+    """Keeps the checkpoint with the lowest validation loss, including those of earlier processes.
 
-    Orbax's own policy would read the losses from a file a checkpoint, and open nothing where one of those is damaged.
+    Orbax's own policy would read the losses from a file per checkpoint, and open nothing if one of those is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,7 +60,7 @@ class _Best:
             self.losses[step] = val_loss
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Returns for each checkpoint whether it is the best of them; the first one of several."""
+        """Returns for each checkpoint whether it is the best of them; of several the first one."""
         del context
         known = [info.step for info in checkpoints if info.step in self.losses]
         best = min(known, key=self.losses.__getitem__, default=None)
@@ -68,7 +68,7 @@ class _Best:
 
 
 class _Always:
-    """Keeps the checkpoints of given steps."""
+    """Keeps the checkpoints of the given steps."""
 
     def __init__(self, steps: Collection[int]) -> None:
         self.steps = frozenset(steps)
@@ -82,8 +82,8 @@ class _Always:
 class Checkpoints:
     """The checkpoints of one run directory: the last `keep`, the best by validation loss, and those of `always`.
 
-    Saving is asynchronous; `close` waits. A checkpoint that is being written has a temporary name, so that a killed
-    run leaves only whole ones.
+    Saving is asynchronous; `close` waits. A checkpoint being written has a temporary name, so that a killed run leaves
+    only complete ones.
     """
 
     def __init__(
@@ -104,16 +104,16 @@ class Checkpoints:
             self.manager = ocp.CheckpointManager(folder, options=options, item_handlers=_handlers(folder.parent))
 
     def refuse_others(self, step: int, params: Any, opt_state: Any, expected: Mapping[str, Any]) -> None:
-        """Makes sure that a checkpoint is one of this run's model and optimizer, before it is restored.
+        """Checks that a checkpoint is of this run's model and optimizer, before it is restored.
 
         Args:
             step: the checkpoint's.
-            params: the (abstract) trees that it is to be restored into.
+            params: the (abstract) trees to restore into.
             opt_state: likewise.
             expected: the run's `identity`, compared with the checkpoint's own where it has one.
 
         Raises:
-            UserError: it is of another model, in a line.
+            UserError: it is of another model.
         """
         integrity.check(self.folder / str(step))
         place = f"{self.folder / str(step)}: is not a checkpoint of this run"
@@ -128,7 +128,7 @@ class Checkpoints:
         meta = self.manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta
         known = meta.get(IDENTITY) if isinstance(meta, dict) else None
         known = known if isinstance(known, dict) else {}  # of an earlier version
-        for name in sorted({*known} & {*expected}):  # a field of another version alone says nothing
+        for name in sorted({*known} & {*expected}):  # a field that only one version has is ignored
             if known[name] != expected[name]:
                 raise UserError(
                     f"{place}: it has the same shapes, but was trained with {name} = {known[name]!r}, here "
@@ -136,11 +136,11 @@ class Checkpoints:
                 )
 
     def steps(self) -> list[int]:
-        """Returns the steps that have a whole checkpoint, in order."""
+        """Returns the steps that have a complete checkpoint, in order."""
         return sorted(self.manager.all_steps())
 
     def save(self, step: int, params: Any, opt_state: Any, meta: dict[str, Any], val_loss: float | None) -> None:
-        """Saves a step in the background; a step already saved is left as it is."""
+        """Saves a step in the background; a saved step is left unchanged."""
         if step in self.manager.all_steps():
             return
         # The next step donates these buffers, and changes what meta refers to, while they are still being written.
@@ -158,15 +158,15 @@ class Checkpoints:
         )
 
     def save_params(self, step: int, params: Any, meta: dict[str, Any]) -> None:
-        """Saves parameters alone: a checkpoint to start another run from, which none can be continued from."""
+        """Saves only parameters: a checkpoint to start another run from, which cannot be continued."""
         items = {"params": ocp.args.StandardSave(flat(params)), "meta": ocp.args.JsonSave(meta)}
         self.manager.save(step, args=ocp.args.Composite(**items, checksums=integrity.ChecksumsArgs()))
 
     def restore(self, step: int, params: Any, opt_state: Any) -> tuple[Any, Any, dict[str, Any]]:
         """Returns (parameters, optimizer state, meta) of a step, in the shapes of the given (abstract) trees.
 
-        A leaf goes where its target's `sharding` says, and else to the first device; where it was saved from does not
-        count, nor how many devices there were.
+        A leaf is placed by its target's `sharding`, and otherwise on the first device, independent of the devices that
+        it was saved from, and of their number.
 
         Raises:
             UserError: it is damaged.
@@ -179,10 +179,10 @@ class Checkpoints:
         return unflat(result.params, params), unflat(result.opt_state, opt_state), meta
 
     def restore_params(self, step: int, params: Any) -> Any:
-        """Returns the parameters of a step alone, in the shapes of the given (abstract) tree.
+        """Returns only the parameters of a step, in the shapes of the given (abstract) tree.
 
         Raises:
-            UserError: they are damaged, or of other shapes: config.json is not the one they were trained with.
+            UserError: they are damaged, or have other shapes: config.json is not the one they were trained with.
         """
         integrity.check(self.folder / str(step), ("params",))
         there = self.shapes(step)
@@ -202,14 +202,14 @@ class Checkpoints:
         return {name: tuple(leaf.shape) for name, leaf in flat(tree).items()}
 
     def close(self) -> None:
-        """Waits for what is being written."""
+        """Waits for running writes."""
         self.manager.wait_until_finished()
         self.manager.close()
 
 
 def identity(config: ConfigDict) -> dict[str, Any]:
     """Returns what a run is trained as: the fields of its model, seed, optimizer and data that a resumed run may not
-    change, but for paths."""
+    change, except paths."""
     plain = json.loads(json.dumps(fields.flatten(config), default=lambda node: node.to_dict()))
     return {
         name: value
@@ -228,7 +228,8 @@ def _handlers(workdir: Path) -> dict[str, Any]:
 
 
 def _targets(tree: Any) -> dict[str, jax.ShapeDtypeStruct]:
-    # Orbax would else restore to the devices it saved from, which need not be here: every target says where it goes.
+    # Orbax would otherwise restore to the devices it saved from, which may not exist here: every target has its
+    # placement.
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
     def target(x: Any) -> jax.ShapeDtypeStruct:
@@ -244,14 +245,14 @@ def saved(workdir: str | Path) -> list[int]:
 
 
 def newest(workdir: str | Path, step: int | None = None) -> int:
-    """Returns the step to restore: the one asked for, or the newest.
+    """Returns the step to restore: the requested one, or the newest.
 
     Raises:
         UserError: there is no (such) checkpoint.
     """
     result = saved(workdir)
     if not result:
-        raise UserError(f"{workdir}: holds no checkpoint")
+        raise UserError(f"{workdir}: has no checkpoint")
     if step is not None and step not in result:
-        raise UserError(f"{workdir}: has no checkpoint of step {step}; there are {', '.join(map(str, result))}")
+        raise UserError(f"{workdir}: has no checkpoint of step {step}; available: {', '.join(map(str, result))}")
     return result[-1] if step is None else step

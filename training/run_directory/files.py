@@ -1,4 +1,4 @@
-"""Files written whole: a temporary name, fsync, rename, so that a reader never sees half of one."""
+"""Atomic file writes: a temporary name, fsync, rename, so that a reader never sees a partial file."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from configs.folders import own as own
 
 
 def begun(workdir: Path) -> bool:
-    """Tells whether a run has taken a step that is kept: a checkpoint is there, or a line of metrics."""
+    """Returns whether a run has taken a step that is kept: there is a checkpoint, or a line of metrics."""
     metrics = workdir / "metrics.jsonl"
     kept = any(path.name.isdigit() for path in (workdir / "checkpoints").glob("*"))
     return kept or (metrics.is_file() and metrics.stat().st_size > 0)
@@ -23,7 +23,7 @@ def begun(workdir: Path) -> bool:
 
 @contextmanager
 def replacing(path: str | Path, *, folders: bool = True) -> Iterator[Path]:
-    """Gives a temporary file to write, which takes the name `path` in one step at the end; `folders` are made."""
+    """Yields a temporary file, which is renamed to `path` at the end; `folders` are created."""
     path = Path(path)
     if folders:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,13 +42,13 @@ def replacing(path: str | Path, *, folders: bool = True) -> Iterator[Path]:
 
 
 def write_text(path: str | Path, text: str, *, folders: bool = True) -> None:
-    """Replaces a file by `text` in one step; `folders` are made."""
+    """Replaces a file by `text` atomically; `folders` are created."""
     with replacing(path, folders=folders) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def finite(value: Any) -> Any:
-    """Returns a JSON value in which NaN and infinities, which JSON has no words for, are None."""
+    """Returns a JSON value with None for NaN and infinities, which JSON cannot express."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -59,14 +59,14 @@ def finite(value: Any) -> Any:
 
 
 def write_json(path: str | Path, value: Any, *, folders: bool = True) -> None:
-    """Replaces a JSON file in one step; numbers that are not finite become null; `folders` are made."""
+    """Replaces a JSON file atomically; numbers that are not finite become null; `folders` are created."""
     write_text(path, json.dumps(finite(value), indent=2, allow_nan=False) + "\n", folders=folders)
 
 
 def read_lines(path: str | Path, torn: Literal["end", "skip"] = "end") -> Iterator[dict[str, Any]]:
-    """Yields the objects of a JSON-lines file up to the first torn line (a run killed while writing leaves one).
+    """Yields the objects of a JSON-lines file up to the first torn line (left by a run killed while writing).
 
-    With `torn` = skip, lines after a torn one are given too.
+    With `torn` = skip, lines after a torn one are yielded too.
     """
     path = Path(path)
     if not path.exists():

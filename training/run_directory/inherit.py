@@ -1,4 +1,4 @@
-"""Starting from another run's parameters: what must fit, and what is told where it merely differs."""
+"""Starting from another run's parameters: what must fit, and which differences are only reported."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +13,12 @@ from training.run_directory import run as runs
 from training.run_directory.checkpoint import Checkpoints, flat, newest, saved
 from training.step import train_step
 
-# Matrices of the same shape are read as other heads (8 of 4 dims are not 4 of 8), or are those of other layers.
+# Matrices of equal shape would be read as other heads (8 of 4 dims are not 4 of 8), or belong to other layers.
 HEADS = (
     "model.num_heads model.num_kv_heads model.head_dim model.attention.pattern model.attention.kv_share "
     "model.attention.kv_share_from"
 ).split()
-# What changes how a model is computed or begins, not which function its parameters are.
+# Fields that change how a model is computed or initialized, not the function of its parameters.
 COMPUTED = (
     "model.dtype model.scan_layers model.remat model.attention.kernel model.attention.kv_storage model.dropout "
     "model.init model.init_std model.attention.window_stages model.position.rope.scaling.follow"
@@ -34,11 +34,11 @@ def check(config: ConfigDict, tokenizer: Any) -> None:
 
     Raises:
         UserError: no run or no checkpoint there, another tokenizer, or fields of the model that its parameters do not
-            fit; each is named.
+            fit; all are listed.
     """
     source = config.init_from
     if not saved(source):
-        raise ConfigError(f"init_from = {source!r}: holds no checkpoint")
+        raise ConfigError(f"init_from = {source!r}: has no checkpoint")
     there = runs.load_config(source)
     if line := provenance.changed(source) or provenance.parent_problem(source):
         raise ConfigError(f"init_from = {source!r}: {line}")
@@ -56,7 +56,7 @@ def check(config: ConfigDict, tokenizer: Any) -> None:
         ours, its = fields.flatten(config), fields.flatten(there)
         message = ", ".join(f"{name} is {its[name]!r} there and {ours[name]!r} here" for name in wrong)
         raise ConfigError(
-            f"init_from = {source!r}: {message}; its parameters do not fit. Set what differs, or take all of its "
+            f"init_from = {source!r}: {message}; its parameters do not fit. Change these fields, or use all of its "
             f"settings with --config={Path(source) / 'config.json'}"
         )
 
@@ -75,12 +75,12 @@ def differences(config: ConfigDict, there: ConfigDict) -> Iterator[tuple[str, An
 
 
 def _reshapes(config: ConfigDict, there: ConfigDict, name: str) -> bool:
-    """Tells whether a field's value here would change the shapes of the parameters there."""
+    """Returns whether a field's value here would change the shapes of the parameters there."""
     changed = fields.from_dict(fields.to_dict(there))
     fields.set_field(changed, name, fields.flatten(config)[name])
     try:
         return _shapes(changed) != _shapes(there)
-    except Exception:  # there is no such model at all
+    except Exception:  # such a model is impossible
         return True
 
 
@@ -92,7 +92,7 @@ def parameters(config: ConfigDict, shapes: train_step.Abstract) -> Any:
     """Returns the newest parameters of `config.init_from`, in the tree of `shapes.params`.
 
     Raises:
-        ConfigError: a parameter is missing there, not known here, or of another shape.
+        ConfigError: a parameter is missing there, unknown here, or has another shape.
     """
     source = config.init_from
     at = newest(source)
@@ -112,13 +112,13 @@ def parameters(config: ConfigDict, shapes: train_step.Abstract) -> Any:
 
 
 def identity(config: ConfigDict) -> dict[str, Any]:
-    """Returns run.json's `identity` of a run that starts from `config.init_from` as that is now."""
+    """Returns run.json's `identity` of a run that starts from the current `config.init_from`."""
     parents = provenance.parents_of(Path(config.init_from).absolute(), newest(config.init_from))
     return provenance.identity(fields.to_dict(config), parents)
 
 
 def changes(config: ConfigDict) -> Iterator[str]:
-    """Yields a line for each field of the model in which this run goes on otherwise than its parameters were made."""
+    """Yields a line for each field of the model that differs from the source run's."""
     there = runs.load_config(config.init_from)
     for name, theirs, ours in differences(config, there):
         if not (_idle(config, name) and _idle(there, name)):
@@ -126,7 +126,7 @@ def changes(config: ConfigDict) -> Iterator[str]:
 
 
 def _idle(config: ConfigDict, name: str) -> bool:
-    """Tells whether nothing in a model reads a field that resolves to the data's length."""
+    """Returns whether no part of a model reads a field that resolves to the data's length."""
     position = config.model.position
     return {
         "model.position.max_length": "learned" not in kinds_of(config),

@@ -1,8 +1,8 @@
-"""Checksums of checkpoints: a checkpoint that lost or changed a bit is never loaded, an older whole one is.
+"""Checksums of checkpoints: a damaged checkpoint is never loaded; an older intact one is.
 
-Every checkpoint has an item `checksums` beside its others: the sha256 of each of their files. Orbax finishes items in
-the order they are registered in, all under the checkpoint's temporary name; this one is the last, so that no checkpoint
-ever has its final name without its checksums.
+Every checkpoint has an item `checksums`: the sha256 of each file of the other items. Orbax finishes items in the order
+of their registration, all under the checkpoint's temporary name; this one is the last, so that no checkpoint has its
+final name without its checksums.
 """
 
 import errno
@@ -20,15 +20,15 @@ from configs.errors import UserError
 
 ITEM = "checksums"
 FILE = "sha256.json"
-ASIDE = "damaged"  # folder of a run directory to which damaged checkpoints are moved
-METADATA = "_CHECKPOINT_METADATA"  # Orbax's own; names the items that were saved
+ASIDE = "damaged"  # folder of a run directory for damaged checkpoints
+METADATA = "_CHECKPOINT_METADATA"  # Orbax's own; lists the saved items
 
 
 class Checksums(ocp.CheckpointHandler):
-    """Writes the item: nothing while the others are written, the checksums of all of them once they are."""
+    """Writes the item: nothing while the others are written, then the checksums of all of them."""
 
     def __init__(self, workdir: Path) -> None:
-        """Remembers which run directory this is; one that is not there yet is that of the first checkpoint."""
+        """Records the identity of the run directory; if it does not exist yet, at the first checkpoint."""
         self.begun_in = _identity(workdir) if workdir.exists() else None
 
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
@@ -36,13 +36,13 @@ class Checksums(ocp.CheckpointHandler):
         self.begun_in = self.begun_in or _identity(_workdir(directory))
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Gives nothing: `problem` reads the file."""
+        """Returns nothing: `problem` reads the file."""
 
     def finalize(self, directory: Any) -> None:
-        """Hashes the files of the items that lie beside this one, and are finished.
+        """Hashes the files of the other items, which are finished.
 
         Raises:
-            FileNotFoundError: the run directory went away meanwhile; what lies in its place would be half a checkpoint.
+            FileNotFoundError: the run directory vanished meanwhile; its replacement would have half a checkpoint.
         """
         here = Path(directory)
         if _identity(_workdir(directory)) != self.begun_in:
@@ -54,7 +54,7 @@ class Checksums(ocp.CheckpointHandler):
 
 @ocp.args.register_with_handler(Checksums, for_save=True, for_restore=True)
 class ChecksumsArgs(ocp.args.CheckpointArgs):
-    """Has the item written."""
+    """Requests the item."""
 
 
 def _workdir(directory: Any) -> Path:
@@ -76,18 +76,18 @@ def _digest(path: Path) -> str:
 
 
 def problem(checkpoint: Path, items: Sequence[str] = ()) -> str:
-    """Returns what is wrong with a checkpoint, naming the file; empty where it is whole.
+    """Returns what is wrong with a checkpoint, with the file; empty if it is intact.
 
     Args:
         checkpoint: its folder.
-        items: the items to check, `params` say; all where none is given.
+        items: the items to check, such as `params`; all if empty.
     """
     path = checkpoint / ITEM / FILE
     try:
         message = ordinary(checkpoint / METADATA).read_text(encoding="utf-8")
         json.loads(message)
         if ITEM not in message and not path.parent.exists():
-            return ""  # of a version that wrote none
+            return ""  # of a version without checksums
         sums = json.loads(ordinary(path).read_text(encoding="utf-8"))
         expected = {name: digest for name, digest in sums.items() if not items or name.split("/")[0] in items}
         missing = [
@@ -108,7 +108,7 @@ def _wrong(checkpoint: Path, name: str, digest: Any) -> str:
     path = checkpoint / name
     try:
         if checkpoint.resolve() not in path.resolve().parents or path.is_symlink():
-            return "leads out of the checkpoint"
+            return "is outside the checkpoint"
         return "" if _digest(path) == digest else "is not what was written (its sha256 differs)"
     except FileNotFoundError:
         return "is missing"
@@ -117,10 +117,10 @@ def _wrong(checkpoint: Path, name: str, digest: Any) -> str:
 
 
 def check(checkpoint: Path, items: Sequence[str] = ()) -> None:
-    """Refuses a damaged checkpoint, before anything of it is loaded.
+    """Refuses a damaged checkpoint, before any of it is loaded.
 
     Raises:
-        UserError: naming the file, and the whole checkpoints that are left.
+        UserError: with the file, and the intact checkpoints.
     """
     wrong = problem(checkpoint, items)
     if wrong:
@@ -131,9 +131,9 @@ def check(checkpoint: Path, items: Sequence[str] = ()) -> None:
 
 
 def set_damaged_aside(workdir: Path, say: Callable[[str], None]) -> None:
-    """Moves damaged checkpoints to WORKDIR/damaged until the newest one left is whole; tells each by `say`.
+    """Moves damaged checkpoints to WORKDIR/damaged until the newest remaining one is intact; reports each by `say`.
 
-    Whoever calls it trains in the directory: training then goes on from the newest whole checkpoint, or from the start.
+    The caller trains in the directory: training then continues from the newest intact checkpoint, or from the start.
     """
     folder = workdir / "checkpoints"
     steps = sorted((int(path.name) for path in folder.glob("*") if path.name.isdigit()), reverse=True)

@@ -1,4 +1,4 @@
-"""run.json: what a run is, on what it ran, and how it stands."""
+"""run.json: a run's identity, environment and status."""
 
 import datetime
 import functools
@@ -30,13 +30,13 @@ PACKAGES = "jax jaxlib flax optax orbax-checkpoint grain tensorflow-datasets num
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages that decide results."""
+    """Returns the versions of Python and of the packages that affect results."""
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in PACKAGES}}
 
 
 @functools.cache
 def git_state() -> tuple[str | None, bool | None]:
-    """Returns (commit of the checkout, whether tracked files differ from it); None where there is no git."""
+    """Returns (commit of the checkout, whether tracked files differ from it); None without git."""
     checkout = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str | None:
@@ -57,14 +57,14 @@ def now() -> str:
 
 
 def compute_dtype(config: ConfigDict) -> str:
-    """Returns the compute type that `model.dtype` means on this platform."""
+    """Returns the compute dtype that `model.dtype` selects on this platform."""
     if config.model.dtype != "auto":
         return config.model.dtype
     return "float32" if current() == "cpu" else "bfloat16"
 
 
 def describe(config: ConfigDict, data: dict[str, Any], mesh: Mesh | None = None) -> dict[str, Any]:
-    """Returns run.json's part that is known before the first step."""
+    """Returns the part of run.json that is known before the first step."""
     commit, dirty = git_state()
     device = jax.devices()[0]
     element = {"float32": 4, "bfloat16": 2}[compute_dtype(config)]
@@ -74,7 +74,7 @@ def describe(config: ConfigDict, data: dict[str, Any], mesh: Mesh | None = None)
         "name": config.name,
         "status": "running",
         "error": None,
-        "incidents": [],  # what happened to it from outside: damaged checkpoints, data workers that died
+        "incidents": [],  # external faults: damaged checkpoints, data workers that died
         "started": now(),
         "updated": now(),
         "step": 0,
@@ -87,10 +87,10 @@ def describe(config: ConfigDict, data: dict[str, Any], mesh: Mesh | None = None)
         "git_commit": commit,
         "git_dirty": dirty,
         "versions": versions(),
-        "jax_settings": settings.in_force(),  # that are not the default
+        "jax_settings": settings.in_force(),  # those that are not the default
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "pid_began": process.began(os.getpid()),  # seconds since the machine did
+        "pid_began": process.began(os.getpid()),  # seconds since boot
         "devices": [{"kind": device.device_kind, "platform": device.platform, "count": mesh.size if mesh else 1}],
         "mesh": meshes.described(mesh),
         "processes": jax.process_count(),
@@ -115,42 +115,42 @@ def describe(config: ConfigDict, data: dict[str, Any], mesh: Mesh | None = None)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns what a run.json says; nothing where there is none.
+    """Returns the content of a run.json; empty if there is none.
 
     Raises:
-        UserError: it is none; it says of a run that it is done, but not what came of it.
+        UserError: it is invalid, or declares a run done without its results.
     """
     result = read_json(path) if path.exists() else {}
     if not isinstance(result, dict):
         raise UserError(f"{path}: must be an object, not {str(result)[:40]}")
     missing = [name for name in ("step", "val_loss", "error") if name not in result]
     if result.get("status") == "done" and missing:
-        raise UserError(f"{path}: says of the run that it is done, but has no {missing[0]}")
+        raise UserError(f"{path}: declares the run done, but has no {missing[0]}")
     return result
 
 
 class Record:
-    """run.json of one run directory, rewritten whole at every change; kept in memory alone unless it `writes`."""
+    """run.json of one run directory, rewritten atomically at every change; only kept in memory unless it `writes`."""
 
-    every = 1.0  # seconds between writes of mere progress: each takes an fsync, and a tiny run has ten lines a second
+    every = 1.0  # seconds between writes of mere progress: each takes an fsync, and a tiny run has ten lines per second
 
     def __init__(self, workdir: Path, values: dict[str, Any], *, writes: bool = True) -> None:
         self.path = workdir / "run.json"
         self.values, self.writes = values, writes
-        self.written = -math.inf  # when, on the monotonic clock
+        self.written = -math.inf  # time of the last write, on the monotonic clock
 
     def update(self, **values: Any) -> None:
         """Sets fields and writes the file."""
         self.values |= values | {"updated": now()}
         if self.writes:
-            # Where the run directory has just vanished, nothing is made in its place.
+            # If the run directory has just vanished, nothing is created in its place.
             write_json(self.path, redaction.clean(self.values), folders=False)
         self.written = time.monotonic()
 
     def progress(self, **values: Any) -> None:
-        """Sets fields; writes the file if that is `every` seconds ago, else the next write has them.
+        """Sets fields; writes the file if the last write is `every` seconds ago, else leaves them to the next write.
 
-        A run that is killed leaves a run.json that is so much behind; what it has done, metrics.jsonl tells.
+        A killed run leaves a run.json that is behind by that much; metrics.jsonl has its actual progress.
         """
         if time.monotonic() - self.written >= self.every:
             self.update(**values)

@@ -18,20 +18,20 @@ from training.run_directory.files import read_json
 from training.step import mesh as meshes
 from training.step import train_step as steps
 
-# Of run.json's `data`, what tells one text from another: files, documents with their names, what trains and validates.
+# Entries of run.json's `data` that identify a text: files, documents with their names, the split.
 TEXT = {"sha256": "sha256", "documents_sha256": "documents and their split", "split": "split"}
 
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model as its run directory holds it.
+    """A trained model from its run directory.
 
     Attributes:
         config: resolved, every field.
         graphdef: the NNX graph; `nnx.merge(graphdef, params)` is the model.
         params: float32 parameters of `step`.
-        tokenizer: the run's own, or None where it read no text.
-        mesh: devices that it is evaluated on together, parameters on each of them; None: one device.
+        tokenizer: the run's own, or None if it read no text.
+        mesh: devices that evaluate it together, with the parameters on each of them; None: one device.
     """
 
     workdir: Path
@@ -43,7 +43,7 @@ class Run:
     mesh: Mesh | None = None
 
     def with_model(self, model: ConfigDict) -> "Run":
-        """Returns the run with another model config over the same parameters (another RoPE scaling, say)."""
+        """Returns the run with another model config for the same parameters (such as another RoPE scaling)."""
         config = fields.from_dict(fields.to_dict(self.config))
         config.model = model
         return dataclasses.replace(self, config=config, graphdef=steps.abstract(config).graphdef)
@@ -52,20 +52,20 @@ class Run:
 def load_config(workdir: str | Path) -> ConfigDict:
     """Returns a run directory's resolved config.
 
-    The file may have been edited by hand, or have come from elsewhere: it is checked as a new experiment's is.
+    The file may have been edited by hand, or come from elsewhere: it is checked like a new config.
 
     Raises:
-        UserError: it is no run directory. ConfigError: its config.json does not fit this version's schema, or has a
-            value that is not allowed; each line names file, field and value.
+        UserError: it is not a run directory. ConfigError: its config.json does not fit this version's schema, or has an
+            invalid value; each line has the file, field and value.
     """
     path = Path(workdir) / "config.json"
     if not path.exists():
         runs = sorted(Path(workdir).glob("runs/*/seed*/config.json")) if (Path(workdir) / "sweep.json").exists() else []
-        hint = f"; it is a sweep's, give one of its runs, such as {runs[0].parent}" if runs else ""
+        hint = f"; it is a sweep; use one of its runs, such as {runs[0].parent}" if runs else ""
         raise UserError(f"{workdir}: is not a run directory (no config.json){hint}")
     values = read_json(path)
     if not isinstance(values, dict):
-        raise UserError(f"{path}: must hold a JSON object")
+        raise UserError(f"{path}: must be a JSON object")
     config = fields.from_dict(values, source=str(path))
     try:
         return validate.resolve(config)
@@ -98,7 +98,7 @@ def over_context(run: Run, devices: int) -> Run:
     """Returns the run on a mesh that divides the tokens of long rows over devices.
 
     Raises:
-        ConfigError: there are not so many devices here.
+        ConfigError: there are too few devices.
     """
     if devices == 1:
         return run
@@ -111,31 +111,31 @@ def over_context(run: Run, devices: int) -> Run:
 
 
 def load_tokenizer(workdir: str | Path) -> Any:
-    """Returns a run's own tokenizer, or None where it read no text.
+    """Returns a run's own tokenizer, or None if it read no text.
 
     Raises:
-        UserError: its tokenizer folder holds none.
+        UserError: its tokenizer folder has none.
     """
     folder = Path(workdir) / "tokenizer"
     return tokenizers.restore(folder) if folder.exists() else None
 
 
 def open_data(config: ConfigDict) -> Any:
-    """Returns the corpus a config reads, prepared if need be, or None where it reads no text."""
+    """Returns the corpus that a config reads, prepared if necessary, or None if it reads no text."""
     return sources.open_data(config.data, config.model.vocab_size) if tasks.reads_text(config) else None
 
 
 def open_text(run: Run) -> Any:
-    """Returns the corpus that a run is evaluated on, or None where it reads no text.
+    """Returns the corpus for evaluating a run, or None if it reads no text.
 
     Raises:
-        UserError: it is not the text that the run was trained on, or the run's tokenizer is gone.
+        UserError: it is not the text that the run was trained on, or the run's tokenizer is missing.
     """
     corpus = open_data(run.config)
     if corpus is None:
         return None
     if run.tokenizer is None and corpus.holds_text:
-        raise UserError(f"{run.workdir / 'tokenizer'}: is not there, and the run's text cannot be read without it")
+        raise UserError(f"{run.workdir / 'tokenizer'}: is missing, and the run's text cannot be read without it")
     path = run.workdir / "run.json"
     values = read_json(path) if path.exists() else {}
     trained = values.get("data") if isinstance(values, dict) else None
@@ -145,19 +145,19 @@ def open_text(run: Run) -> Any:
         if None not in (known, now) and known != now:
             shown = (str(known)[:12], str(now)[:12]) if name != "split" else (known, now)
             raise UserError(
-                f"{run.workdir}: was trained on other data; what its config.json names has changed since "
+                f"{run.workdir}: was trained on other data; the data named in its config.json has changed since "
                 f"({short} {shown[0]} in run.json, {shown[1]} now)"
             )
     return corpus
 
 
 def open_tokenizer(config: ConfigDict, corpus: Any) -> Any:
-    """Returns the tokenizer a config names, or None where the run neither reads nor writes words."""
+    """Returns the tokenizer that a config names, or None if the run neither reads nor writes words."""
     return tokenizers.load(config.data, corpus, config.model.vocab_size) if tasks.has_tokenizer(config) else None
 
 
 def vocabulary(config: ConfigDict) -> int:
-    """Returns the vocabulary a resolved config trains with; where only the tokenizer knows it, the data is opened."""
+    """Returns the vocabulary of a resolved config; if only the tokenizer knows it, the data is opened."""
     if config.model.vocab_size is not None:
         return config.model.vocab_size
     tokenizer = open_tokenizer(config, open_data(config))

@@ -1,4 +1,4 @@
-"""Holding a run directory: one process at a time, told to stop by signals, and only while the folder is still there."""
+"""Locking a run directory: one process at a time, stopped by signals, and only while the folder exists."""
 
 import os
 import shutil
@@ -23,13 +23,13 @@ SETTLED, LONGEST, PAUSE = 1.0, 10.0, 0.05  # seconds, of `Place.clear`
 
 @contextmanager
 def exclusive(workdir: Path) -> Iterator[None]:
-    """Holds a run directory for this process; the lock goes with the process, however it ends.
+    """Locks a run directory for this process; the lock ends with the process, however it ends.
 
     Raises:
-        UserError: another process holds it, or it holds a sweep.
+        UserError: another process has it, or it is a sweep.
     """
     if (workdir / "sweep.json").exists():
-        raise UserError(f"{workdir}: holds a sweep (sweep.json), not a run; choose another directory")
+        raise UserError(f"{workdir}: has a sweep (sweep.json), not a run; use another directory")
     lock = filelock.FileLock(workdir / LOCK)
     try:
         lock.acquire(timeout=0)
@@ -43,9 +43,9 @@ def exclusive(workdir: Path) -> Iterator[None]:
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Collects SIGTERM and SIGINT instead of dying of them; a second one of the same kind is not waited for.
+    """Collects SIGTERM and SIGINT instead of ending; a second one of the same kind ends the process.
 
-    One that came before, and whose KeyboardInterrupt was dropped, is among them.
+    Includes one that came before, and whose KeyboardInterrupt was dropped.
     """
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -68,11 +68,11 @@ def stop_signals() -> Iterator[list[int]]:
 
 
 class Vanished(UserError):
-    """The run directory is no longer the one that training began in."""
+    """The run directory is no longer the one that training started in."""
 
 
 class Place:
-    """A run directory as it was when training began in it: the file system and number of the lock that is held."""
+    """A run directory as it was when training started in it: file system and inode of the held lock."""
 
     def __init__(self, workdir: Path) -> None:
         self.file = workdir / LOCK
@@ -86,11 +86,11 @@ class Place:
         return result.st_dev, result.st_ino
 
     def clear(self) -> None:
-        """Takes away what a checkpoint that was being written made in the place of a directory that has vanished.
+        """Removes what a checkpoint being written created in place of a directory that has vanished, and this process's
+        run.json in it.
 
-        And a run.json of this process's in it.
-        Where one part of a checkpoint fails, Orbax tells so at once and leaves the other parts' writing to its threads,
-        which make every folder that they miss: it is over when nothing has come again for `SETTLED` seconds.
+        If one part of a checkpoint fails, Orbax reports that at once and leaves the other parts' writing to its
+        threads, which create every missing folder: that is over when nothing has reappeared for `SETTLED` seconds.
         """
         until = time.monotonic() + LONGEST
         quiet = 0.0
@@ -101,7 +101,7 @@ class Place:
     def _taken_away(self) -> bool:
         result = False
         with suppress(OSError, UserError, LookupError, TypeError):
-            # In the folder that a checkpoint made there was one to write run.json into.
+            # Inside the folder that a checkpoint created there was one to write run.json into.
             record = self.file.parent / "run.json"
             if read_json(record)["pid"] == os.getpid():
                 record.unlink()
@@ -110,28 +110,28 @@ class Place:
             result = True
             shutil.rmtree(folder, ignore_errors=True)
         for folder in (self.file.parent / "checkpoints", self.file.parent):
-            with suppress(OSError):  # it is not there, or holds something else
+            with suppress(OSError):  # it is missing, or has something else
                 folder.rmdir()
                 result = True
         return result
 
     def gone(self) -> str:
-        """Returns what to say where it was removed, moved or unmounted; empty where it is still there."""
+        """Returns a message if it was removed, moved or unmounted; empty if it is still there."""
         if self.known is None or self._now() == self.known:
             return ""
-        message = "vanished while training in it (removed, moved or unmounted); nothing more is written; bring it back"
+        message = "vanished while training in it (removed, moved or unmounted); nothing more is written; restore it"
         return f"{self.file.parent}: {message}, {failures.AGAIN}"
 
     def failure(self, error: BaseException) -> str | None:
-        """Returns in a line why training here failed, or None where nothing better is known than the error itself."""
+        """Returns in one line why training here failed, or None if the error itself is the best explanation."""
         known = str(error) if isinstance(error, UserError) else failures.explained(error, self.file.parent)
         return self.gone() or known
 
     def check(self) -> None:
-        """Makes sure that it is still there, since whatever writes next would make the folder anew.
+        """Checks that it still exists, because the next write would create the folder again.
 
         Raises:
-            Vanished: it is not.
+            Vanished: it does not.
         """
         if message := self.gone():
             raise Vanished(message)

@@ -1,4 +1,4 @@
-"""The C library's allocator, told to keep the memory that a step frees."""
+"""Sets the C library's allocator to keep the memory that a step frees."""
 
 import ctypes
 import functools
@@ -6,17 +6,17 @@ import os
 import sys
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h of glibc
-LARGEST = 2**31 - 1  # bytes, the largest number mallopt takes
+LARGEST = 2**31 - 1  # bytes, the largest number mallopt accepts
 
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Has freed memory kept for the next step; returns whether it will be (glibc alone has the switches).
+    """Lets freed memory be kept for the next step; returns whether it will be (only glibc has the switches).
 
-    XLA on the CPU allocates what a program needs anew at each call. glibc gives blocks of that size back to the kernel
-    at once, and then every step begins with page faults: 33,000 and a seventh of the time in a step at width 256. With
-    one arena, no threshold for mmap and none for trimming there are none. The price: the process stays as large as its
-    largest step was. A MALLOC_ variable of one's own, or a tunable, is left in force.
+    XLA on the CPU allocates a program's memory at each call. glibc returns blocks of that size to the kernel at once,
+    and then every step starts with page faults: 33,000 of them and a seventh of the time in a step at width 256. With
+    one arena, no threshold for mmap and none for trimming there are none. The cost: the process stays as large as its
+    largest step was. A user's MALLOC_ variable or tunable stays in force.
     """
     chosen = any(name.startswith("MALLOC_") for name in os.environ) or "GLIBC_TUNABLES" in os.environ
     if chosen or not sys.platform.startswith("linux"):

@@ -1,4 +1,4 @@
-"""The persistent compilation cache, shared by every run of one user."""
+"""The persistent compilation cache, shared by all runs of one user."""
 
 import jax
 
@@ -9,11 +9,11 @@ from training.runtime import allocator, settings, startup
 def enable_cache() -> None:
     """Turns the persistent compilation cache on, for programs of any size and compile time.
 
-    It is what every command does first, before JAX's threads start; so the allocator is told here too, the
-    settings that results depend on are pinned, and a JAX that does not start is told.
+    Every command calls this first, before JAX's threads start; so it also sets the allocator, pins the settings that
+    results depend on, and reports a JAX that does not start.
 
     Raises:
-        UserError: others may enter its folder, what lies there is executed; or JAX does not start.
+        UserError: other users could enter its folder, whose content is executed; or JAX does not start.
     """
     startup.flags()
     settings.pin()

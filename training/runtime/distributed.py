@@ -1,18 +1,19 @@
-"""Several processes as one JAX cluster, and what they must agree on.
+"""Several processes as one JAX cluster, and values that they must agree on.
 
-Who starts the processes says so in the environment, and JAX reads most of it itself; `ABLAX_CLUSTER` overrules:
+The starter of the processes describes them in the environment, and JAX reads most of it itself; `ABLAX_CLUSTER`
+overrides:
 
-    auto        (default) the first of these that is found
+    auto        (default) the first of these that is present
     address     JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES, JAX_PROCESS_ID; a Kubernetes Indexed Job's
-                JOB_COMPLETION_INDEX stands for the last
+                JOB_COMPLETION_INDEX replaces the last
     slurm       `srun -n N`
     k8s         a Kubernetes JobSet or Indexed Job whose service account may read its own pods (package `kubernetes`)
     ompi        mpirun of Open MPI
     tpu         the hosts of a TPU pod slice (metadata of Google Cloud or GKE)
     none        one process, whatever the environment says
 
-A process that dies has the others end within seconds (`partners.py`); one that gives no sign of life counts as dead
-after ABLAX_HEARTBEAT seconds (100).
+If a process dies, the others end within seconds (`partners.py`); one without a sign of life counts as dead after
+ABLAX_HEARTBEAT seconds (100).
 
 Ray sets none of these; `sweeps/launchers/ray.py` gives its tasks the first kind.
 """
@@ -37,10 +38,10 @@ _count = itertools.count()
 
 
 def slurm_tasks(env: Mapping[str, str]) -> int:
-    """Returns how many processes `srun` started together with this one; 1 where there is no Slurm."""
+    """Returns how many processes `srun` started together with this one; 1 without Slurm."""
     if "SLURM_PROCID" not in env or "SLURM_STEP_NODELIST" not in env:
         return 1
-    # `sbatch` sets SLURM_NTASKS for its script too, which is one process; the step's number is srun's alone.
+    # `sbatch` also sets SLURM_NTASKS for its script, which is one process; only srun sets the step's number.
     try:
         return int(env.get("SLURM_STEP_NUM_TASKS", "1"))
     except ValueError:
@@ -48,10 +49,10 @@ def slurm_tasks(env: Mapping[str, str]) -> int:
 
 
 def kind_of(env: Mapping[str, str]) -> str:
-    """Returns by which of KINDS this process belongs to others; none where it is alone.
+    """Returns by which of KINDS this process belongs to others; none if it is alone.
 
     Raises:
-        UserError: ABLAX_CLUSTER is none of them.
+        UserError: ABLAX_CLUSTER is not one of them.
     """
     requested = env.get("ABLAX_CLUSTER", "auto")
     if requested not in KINDS:
@@ -64,7 +65,7 @@ def kind_of(env: Mapping[str, str]) -> str:
         return "slurm"
     if int(env.get("OMPI_COMM_WORLD_SIZE", "1") or 1) > 1:
         return "ompi"
-    # A TPU host of a slice lists all of them; one host alone needs nobody.
+    # A TPU host of a slice lists all of them; a single host needs no others.
     if env.get("TPU_WORKER_HOSTNAMES", "").count(","):
         return "tpu"
     if env.get("KUBERNETES_SERVICE_HOST") and env.get("JOB_COMPLETION_INDEX") and env.get("JOBSET_NAME"):
@@ -76,7 +77,7 @@ def arguments(kind: str, env: Mapping[str, str]) -> dict[str, Any]:
     """Returns the arguments of `jax.distributed.initialize`.
 
     Raises:
-        UserError: a variable is missing or is no number.
+        UserError: a variable is missing or not a number.
     """
     if kind != "address":
         method = {"slurm": "slurm", "ompi": "ompi", "k8s": "k8s"}.get(kind)
@@ -105,7 +106,7 @@ def heartbeat(env: Mapping[str, str]) -> int:
     """Returns after how many seconds without a sign of life a process counts as dead.
 
     Raises:
-        UserError: ABLAX_HEARTBEAT is no whole number above 0.
+        UserError: ABLAX_HEARTBEAT is not a whole number above 0.
     """
     text = env.get("ABLAX_HEARTBEAT", "100")
     if not text.isdigit() or int(text) < 1:
@@ -114,10 +115,10 @@ def heartbeat(env: Mapping[str, str]) -> int:
 
 
 def initialise() -> bool:
-    """Joins the processes that were started together; returns whether there is more than one. Before any device work.
+    """Joins the processes that were started together; returns whether there are several. Before any device work.
 
     Raises:
-        UserError: the environment does not say enough, or they do not find one another.
+        UserError: the environment is incomplete, or they do not connect.
     """
     kind = kind_of(os.environ)
     if kind == "none" or (kind == "slurm" and slurm_tasks(os.environ) < 2):
@@ -128,12 +129,14 @@ def initialise() -> bool:
     import jax
 
     if not jax.distributed.is_initialized():
-        # What a process does on the CPU it must be able to do together with others, too.
+        # Collectives must also work on the CPU.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         try:
             jax.distributed.initialize(**given, heartbeat_timeout_seconds=heartbeat(os.environ))
         except (RuntimeError, ValueError) as error:
-            raise UserError(f"processes do not find one another ({kind}): {str(error).splitlines()[0]}") from error
+            raise UserError(
+                f"processes cannot connect to one another ({kind}): {str(error).splitlines()[0]}"
+            ) from error
         _watch()
     return jax.process_count() > 1
 
@@ -148,9 +151,9 @@ def _watch() -> None:
 
 
 def end_with(error: Exception) -> None:
-    """Ends this process of several at once with its error told: at a usual exit it would wait for the others.
+    """Ends this process of several at once, after printing its error: a normal exit would wait for the others.
 
-    They learn from JAX that it is gone, and end too. A process alone goes on.
+    They learn from JAX that it is gone, and end too. A single process continues.
     """
     import jax
 
@@ -166,19 +169,19 @@ def end_with(error: Exception) -> None:
 
 
 def main() -> bool:
-    """Tells whether this process writes the files of a run."""
+    """Returns whether this process writes the files of a run."""
     import jax
 
     return jax.process_index() == 0
 
 
 def agreed(function: Callable[[], Any]) -> Any:
-    """Calls a function in every process and returns process 0's value, which JSON must be able to say.
+    """Calls a function in every process and returns process 0's value, which must be JSON-able.
 
-    No devices are used, so that a process may take long over it.
+    No devices are used, so that a process may take a long time.
 
     Raises:
-        UserError: it failed in another process. Where it failed here, that error.
+        UserError: it failed in another process. If it failed here, its own error.
     """
     import jax
 
@@ -201,7 +204,7 @@ def agreed(function: Callable[[], Any]) -> Any:
 
 def _exchanged(text: str) -> list[Any]:
     import jax
-    from jax._src import distributed  # the key-value store that JAX itself uses; it has no public name
+    from jax._src import distributed  # the key-value store used by JAX itself; it has no public name
 
     client, key = distributed.global_state.client, f"ablax/{next(_count)}"
     assert client is not None
@@ -211,7 +214,7 @@ def _exchanged(text: str) -> list[Any]:
 
 
 def shared_seconds(seconds: float) -> float:
-    """Returns process 0's clock: what depends on time must be the same everywhere."""
+    """Returns process 0's clock: decisions that depend on time must be the same everywhere."""
     import jax
 
     if jax.process_count() == 1:
@@ -225,8 +228,8 @@ def shared_seconds(seconds: float) -> float:
 class Stopping:
     """Whether any process was told to stop; all of them learn it before the same step.
 
-    Each step a flag of every process is added up on the devices, behind the step itself, and read LAG steps later, when
-    it is long there: nobody waits for it.
+    At each step a flag of every process is summed on the devices, after the step itself, and read LAG steps later, when
+    it is already there: no process waits for it.
     """
 
     def __init__(self) -> None:
@@ -243,7 +246,7 @@ class Stopping:
             self.largest = jax.jit(lambda x: x.max(), out_shardings=NamedSharding(mesh, PartitionSpec()))
 
     def __call__(self, caught: list[int]) -> int:
-        """Takes the signals this process has caught; returns one that any process caught, 0: none. Once a step."""
+        """Takes the signals this process has caught; returns one that any process caught, 0: none. Once per step."""
         own = caught[0] if caught else 0
         if self.alone:
             return own

@@ -1,18 +1,18 @@
-"""Compiling in haste, for programs that run once: their optimisation would take longer than all else. No JAX."""
+"""Fast compilation for programs that run once, whose optimization would take longer than everything else. No JAX."""
 
 import importlib.metadata
 import os
 
 FLAGS = ("xla_backend_optimization_level=0", "xla_cpu_parallel_codegen_split_count=1")
-# XLA's older emitters of fusions, in modules that are not split, compile fastest; JAX 0.11 and later have none, and end
-# at once where they are told a flag that they do not know.
+# XLA's older emitters of fusions, in modules that are not split, compile fastest; JAX 0.11 and later have none, and
+# exit at an unknown flag.
 OLDER = "xla_cpu_use_fusion_emitters=false"
 
 
 def hasten() -> None:
-    """Has XLA compile with little optimisation; an XLA_FLAGS of the user's own, an empty one too, stays.
+    """Makes XLA compile with little optimization; a user's XLA_FLAGS, even if empty, stays.
 
-    To be called before JAX compiles anything.
+    Must be called before JAX compiles anything.
     """
     os.environ.setdefault("XLA_FLAGS", " ".join(f"--{flag}" for flag in flags(importlib.metadata.version("jaxlib"))))
 

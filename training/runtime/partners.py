@@ -1,9 +1,9 @@
-"""Watches the other processes of a run: where one dies, the others end within seconds, whatever they wait for.
+"""Watches the other processes of a run: if one dies, the others end within seconds, whatever they wait for.
 
-Process 0 listens, each of the others keeps a connection to it, over which only a byte at a usual end is sent. The
-system closes the connections of a process that dies, however it dies. A process that sees its connection closed
-without that byte gives its own work `GRACE` seconds to fail with a better message, and then ends with code 2. A host
-that vanishes from the network closes nothing: that is left to JAX's heartbeat.
+Process 0 listens, and each of the others keeps a connection to it, over which only one byte is sent, at a normal end.
+The system closes the connections of a process that dies, however it dies. A process whose connection closes without
+that byte gives its own work `GRACE` seconds to fail with a better message, and then exits with code 2. A host that
+disappears from the network closes nothing: that is left to JAX's heartbeat.
 """
 
 import atexit
@@ -22,15 +22,15 @@ KEY = "ablax/partners"  # of the key-value store: port and token of process 0
 BYE = b"."
 GRACE = 4.0  # seconds
 PATIENCE = 60.0  # seconds for the first contact
-KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 30}  # seconds; a firewall forgets connections that are silent
+KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 30}  # seconds; firewalls drop silent connections
 
-record: Callable[[str], None] | None = None  # called with the line that is printed, before the process ends
+record: Callable[[str], None] | None = None  # called with the printed line, before the process ends
 _connections: list[socket.socket] = []
 _ending = threading.Event()
 
 
 def watch(client: Any, index: int, number: int, host: str) -> None:
-    """Begins to watch, in threads.
+    """Starts watching, in threads.
 
     Args:
         client: JAX's, of the key-value store.
@@ -38,13 +38,13 @@ def watch(client: Any, index: int, number: int, host: str) -> None:
         number: of processes.
         host: name or address of process 0.
     """
-    atexit.register(_leave)  # runs before what was registered earlier, JAX's own waiting for the others among it
+    atexit.register(_leave)  # runs before earlier registrations, including JAX's own waiting for the others
     try:
         if index == 0:
             _listen(client, number)
         else:
             _connect(client, index, host)
-    except Exception as error:  # of the store: what JAX has, no class of its own
+    except Exception as error:  # from the store: JAX has no class for it
         print(
             f"the other processes cannot be watched ({str(error).splitlines()[0]}): where one dies, "
             "the heartbeat (ABLAX_HEARTBEAT) tells",
@@ -70,7 +70,7 @@ def _accept(server: socket.socket, token: str, number: int) -> None:
 
 
 def _greeted(connection: socket.socket, token: str, number: int, greeted: set[int]) -> None:
-    """Follows a connection that names the token and a process; anything else that connects is turned away."""
+    """Follows a connection that sends the token and a process number; refuses any other."""
     connection.settimeout(PATIENCE)
     expected = {f"{token} {index:08d}".encode(): index for index in range(1, number)}
     given = b""
@@ -123,7 +123,7 @@ def _end(name: str) -> None:
 
 
 def _leave() -> None:
-    """Says that this process ends as usual."""
+    """Announces that this process ends normally."""
     _ending.set()
     for connection in _connections:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which process a number means (the clock may jump, and numbers are given again), and how one ended. No JAX."""
+"""Identity of a process id (the clock may jump, and ids are reused), and how a process ended. No JAX."""
 
 import os
 import signal
@@ -6,17 +6,17 @@ from pathlib import Path
 
 
 def began(pid: int) -> float | None:
-    """Returns when a process of this machine began, in seconds since the machine did; None where that is not told."""
+    """Returns when a process of this machine started, in seconds since boot; None if unknown."""
     try:
         message = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        # proc_pid_stat(5): the name in brackets may hold anything; the 22nd field counts from before it.
+        # proc_pid_stat(5): the name in brackets may contain anything; the 22nd field is counted after it.
         return int(message.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
 
 
 def ended(code: int) -> str:
-    """Returns in words how a process ended, from what `subprocess` and `multiprocessing` call its exit code."""
+    """Returns in words how a process ended, from the exit code of `subprocess` and `multiprocessing`."""
     if code >= 0:
         return f"exited with code {code}"
     try:

@@ -11,10 +11,10 @@ import jax
 
 from configs.environment import PINNED
 
-# Variables that name several flags, each one setting; and single ones that change what devices compute.
+# Variables with several flags, each one a setting; and single ones that change what devices compute.
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 OTHERS = ("NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "XLA_PYTHON_CLIENT_MEM_FRACTION")
-# What `compilation.enable_cache` sets itself.
+# Set by `compilation.enable_cache` itself.
 OURS = (
     "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs",
     "jax_persistent_cache_min_entry_size_bytes",
@@ -22,7 +22,7 @@ OURS = (
 
 
 def pin() -> None:
-    """Sets PINNED in this process, also where JAX was imported before and took them from the environment."""
+    """Sets PINNED in this process, even if JAX was imported before and read them from the environment."""
     for name, value in PINNED.items():
         known = jax.config.values.get(name, value)
         if getattr(known, "value", known) != value:  # some are members of an enumeration
@@ -31,9 +31,9 @@ def pin() -> None:
 
 @functools.cache
 def defaults() -> dict[str, Any]:
-    """Returns the defaults that JAX's own source gives its settings, where they are plain values.
+    """Returns the defaults of JAX's settings from its own source, if they are plain values.
 
-    JAX tells a setting's value but not its default, which its environment variable replaces at import.
+    JAX exposes a setting's value but not its default, which its environment variable replaces at import.
     """
     results = {}
     spec = importlib.util.find_spec("jax")
@@ -51,7 +51,7 @@ def defaults() -> dict[str, Any]:
 
 
 def in_force() -> dict[str, str]:
-    """Returns JAX's and XLA's settings that are not the default, by the name of their environment variable."""
+    """Returns JAX's and XLA's settings that are not the default, by their environment variables."""
     known = defaults()
     results = {
         name.upper(): str(value)

@@ -1,4 +1,4 @@
-"""Whether JAX starts here, asked before work is lost: its platform, and XLA's flags. Imports JAX only in `backend`."""
+"""Whether JAX starts here, checked before work is lost: platform and XLA's flags. Imports JAX only in `backend`."""
 
 import functools
 import hashlib
@@ -16,12 +16,12 @@ PATIENCE = 120.0  # seconds
 
 
 def flags() -> None:
-    """Makes sure that XLA knows the flags of XLA_FLAGS: it ends the whole process at one that it does not know.
+    """Checks that XLA knows the flags in XLA_FLAGS: it ends the whole process at an unknown one.
 
-    A process of its own asks, once for each text of flags and version of jaxlib.
+    A subprocess tests them, once for each value of XLA_FLAGS and version of jaxlib.
 
     Raises:
-        UserError: naming the flag.
+        UserError: with the flag.
     """
     given = os.environ.get("XLA_FLAGS", "").strip()
     unknown = _unknown(given) if given else ""
@@ -31,7 +31,7 @@ def flags() -> None:
 
 @functools.cache
 def _unknown(given: str) -> str:
-    """Returns the flags that XLA does not know; empty where it knows all."""
+    """Returns the flags that XLA does not know; empty if it knows all."""
     version = importlib.metadata.version("jaxlib")
     known = cache_dir() / "xla_flags" / hashlib.sha256(f"{version} {given}".encode()).hexdigest()[:32]
     if known.exists():
@@ -51,7 +51,7 @@ def _unknown(given: str) -> str:
 
 
 def backend() -> None:
-    """Makes sure that JAX has the platform that it is to compute on.
+    """Checks that JAX has its configured platform.
 
     Raises:
         UserError: with JAX's own reason.
@@ -65,7 +65,7 @@ def backend() -> None:
 
 
 def refused(said: str) -> str:
-    """Returns in a line why JAX does not start; `said` is its own message, which may be empty."""
+    """Returns in one line why JAX does not start; `said` is its own message, which may be empty."""
     requested = os.environ.get("JAX_PLATFORMS", "")
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     reason = re.sub(r"^\w+Error:?\s*", "", lines[-1] if lines else "")

@@ -1,4 +1,4 @@
-"""How long a run trains: steps, tokens, FLOPs or seconds."""
+"""The budget of a run: steps, tokens, FLOPs or seconds."""
 
 import math
 from collections.abc import Sequence
@@ -7,24 +7,24 @@ from typing import Protocol
 
 
 class StageLike(Protocol):
-    """What a budget needs to know of a curriculum's stage; `steps` is None for the last one, which takes the rest."""
+    """The part of a curriculum stage that a budget needs; `steps` is None for the last one, which takes the rest."""
 
     @property
     def steps(self) -> int | None:
-        """Steps it lasts."""
+        """Its number of steps."""
 
     @property
     def length(self) -> int:
-        """Tokens a row."""
+        """Tokens per row."""
 
     @property
     def batch_size(self) -> int:
-        """Rows a step."""
+        """Rows per step."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What a run has used so far: steps, tokens (padding included), FLOPs, and seconds of training alone."""
+    """A run's progress: steps, tokens (including padding), FLOPs, and seconds of training only."""
 
     steps: int = 0
     tokens: int = 0
@@ -36,7 +36,7 @@ class Budget:
     """A budget of `amount` of `kind`; training ends with the first step that reaches it.
 
     Attributes:
-        total_steps: how many steps that is, or None for seconds.
+        total_steps: the number of steps, or None for seconds.
     """
 
     def __init__(self, kind: str, amount: float, stages: Sequence[StageLike], flops_per_token: Sequence[float]) -> None:
@@ -50,7 +50,7 @@ class Budget:
         for stage, flops in zip(stages, flops_per_token, strict=True):
             tokens = stage.length * stage.batch_size
             cost = {"steps": 1.0, "tokens": float(tokens), "flops": tokens * flops}[self.kind]
-            # A budget given in FLOPs is rarely a whole number of steps; rounding errors must not add one.
+            # A budget in FLOPs is rarely a whole number of steps; rounding errors must not add one.
             needed = max(0, math.ceil(left / cost - 1e-9))
             if stage.steps is None or needed <= stage.steps:
                 return steps + needed
@@ -65,7 +65,7 @@ class Budget:
         return spent.seconds / self.amount
 
     def finished(self, spent: Spent) -> bool:
-        """Tells whether training ends here."""
+        """Returns whether training ends here."""
         if self.total_steps is not None:
             return spent.steps >= self.total_steps
         return spent.seconds >= self.amount

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from models import axes
 from models.platform import current
 
-# Bytes of float32 logits: up to which all are made at once, and what those of a block may take; least tokens of a row.
+# Bytes of float32 logits up to which all are computed at once, and bytes of a block's; minimum tokens of a row.
 WHOLE, PART, LEAST = 2**28, 2**28, 16
 
 
@@ -26,9 +26,9 @@ def token_losses(logits_BTV: Array, targets_BT: Array) -> Array:
 def loss_sum(logits_BTV: Array, targets_BT: Array, weights_BT: Array, z_loss: float = 0.0) -> tuple[Array, Array]:
     """Returns the weighted sum of token losses, with and without the z-loss (a scalar each, nats).
 
-    The caller divides by the sum of weights of the *whole* batch, over micro-batches and devices: a mean of means
-    would weigh a token by how many neighbours it has. The z-loss adds z_loss * log(Z)**2 a token (PaLM, section 5),
-    which keeps the normaliser near 1.
+    The caller divides by the sum of weights of the *whole* batch, over micro-batches and devices: a mean of means would
+    weight a token by the number of its neighbours. The z-loss adds z_loss * log(Z)**2 per token (PaLM, section 5),
+    which keeps the normalizer near 1.
     """
     logits_BTV = logits_BTV.astype(jnp.float32)
     picked_BT = jnp.take_along_axis(logits_BTV, targets_BT[..., None], axis=-1)[..., 0]
@@ -49,10 +49,10 @@ def loss_sum_of_blocks(
     z_loss: float = 0.0,
     soft_cap: float | None = None,
 ) -> tuple[Array, Array]:
-    """Returns `loss_sum` of logits = cap(hidden @ table), of which only those of `block` tokens a row exist at once.
+    """Returns `loss_sum` of logits = cap(hidden @ table), with the logits of only `block` tokens per row at a time.
 
-    The gradient is made beside the loss, block by block: d logits are known as soon as logits are, so no logit is kept
-    and none is computed twice. The second value, without the z-loss, has no gradient.
+    The gradient is computed together with the loss, block by block: d logits are known as soon as logits are, so no
+    logit is kept and none is computed twice. The second value, without the z-loss, has no gradient.
 
     Args:
         hidden_BTD: final hidden states, in the compute dtype.
@@ -67,10 +67,10 @@ def loss_sum_of_blocks(
 
 
 def block_of(config: ConfigDict, rows: int, length: int) -> int:
-    """Returns how many tokens of each row have logits at once, 0 for all, as `config.loss_block` says.
+    """Returns how many tokens of each row have logits at once, 0 for all, from `config.loss_block`.
 
-    Unset, it is 0 on the CPU and where the float32 logits of all tokens take no more than WHOLE bytes; elsewhere the
-    largest power of two whose logits take no more than PART. Where devices share the tokens of a row it is 0.
+    Unset, it is 0 on the CPU and if the float32 logits of all tokens take at most WHOLE bytes; elsewhere the largest
+    power of two whose logits take at most PART. If devices share the tokens of a row it is 0.
 
     Args:
         config: a resolved config.model.
@@ -107,7 +107,7 @@ def _block_loss(
 @functools.lru_cache(maxsize=16)
 def _of_blocks(block: int, z_loss: float, cap: float | None) -> Any:
     def blocks(*arrays: Array) -> list[tuple[Array, ...]]:
-        """Returns [B, T, ...] arrays cut along T: whole blocks stacked [n, B, t, ...], then what is left over."""
+        """Returns [B, T, ...] arrays split along T: whole blocks stacked [n, B, t, ...], then the remainder."""
         length = arrays[0].shape[1]
         whole, size = length // block, min(block, length)
 

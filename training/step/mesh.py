@@ -1,13 +1,13 @@
-"""Devices as a mesh, and over which of its axes each logical axis of an array is divided.
+"""Devices as a mesh, and the mesh axes over which each logical axis of an array is divided.
 
-    data     rows of the batch; every device of it has all parameters
+    data     rows of the batch; every device has all parameters
     fsdp     rows too, and parameters and optimizer state by width: each is gathered where it is used (ZeRO-3,
              arXiv 1910.02054)
     context  the tokens of a row; keys and values are gathered for each device's queries
     tensor   heads, MLP units and the vocabulary (Megatron-LM, arXiv 1909.08053)
 
-Models name their axes (`models/axes.py`) and know nothing of this. XLA's partitioner (GSPMD) does the rest, but for
-attention's cores, which run on each device's own rows and heads.
+Models name their axes (`models/axes.py`) and are otherwise independent of this. XLA's partitioner (GSPMD) does the
+rest, except for the attention kernels, which run on each device's own rows and heads.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from data.pipeline import WHOLE, Share
 from models.axes import Rules
 from models.metadata import declared_of
 
-# Logical axes and what they are divided over. Parameters: embed, heads, kv_heads, mlp, vocab. Activations: batch,
+# Logical axes and their mesh axes. Parameters: embed, heads, kv_heads, mlp, vocab. Activations: batch,
 # length, heads.
 TABLE: dict[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
@@ -42,15 +42,15 @@ TABLE: dict[str, tuple[str, ...]] = {
 
 
 def mesh_of(config: ConfigDict, devices: Sequence[Any] | None = None) -> Mesh | None:
-    """Returns the mesh that a resolved config asks for, or None where that is one device.
+    """Returns the mesh of a resolved config, or None for one device.
 
     Args:
-        config: `config.mesh` is read; what is divided must be divisible.
-        devices: all there are (also those of a described machine, for ahead-of-time compilation); None: JAX's own.
-            One process takes the first of them where it needs fewer; several processes must take all.
+        config: `config.mesh` is used; divided sizes must be divisible.
+        devices: all available ones (also those of a described machine, for ahead-of-time compilation); None: JAX's own.
+            One process takes the first of them if it needs fewer; several processes must take all.
 
     Raises:
-        ConfigError: there are not so many devices, or something is not divisible by them.
+        ConfigError: there are too few devices, or something is not divisible by them.
     """
     devices = jax.devices() if devices is None else list(devices)
     processes = len({device.process_index for device in devices})
@@ -80,9 +80,9 @@ def rules_of(config: ConfigDict, mesh: Mesh | None) -> Rules | None:
 
 
 def shardings(rules: Rules, tree: Any) -> Any:
-    """Returns a tree like `tree` (parameters or optimizer state, arrays or shapes) of how each leaf lies.
+    """Returns a tree like `tree` (parameters or optimizer state, arrays or shapes) with the sharding of each leaf.
 
-    What is kept of a parameter in another shape, as means of its rows, lies whole on every device.
+    Statistics of a parameter in another shape, such as means of its rows, are replicated on every device.
     """
 
     def of(node: Any) -> Any:
@@ -98,7 +98,7 @@ def shardings(rules: Rules, tree: Any) -> Any:
 
 
 def placed(rules: Rules | None, shapes: Any) -> Any:
-    """Returns shapes that say how each array lies; without rules as they are."""
+    """Returns shapes with shardings; unchanged without rules."""
     if rules is None:
         return shapes
     return jax.tree.map(
@@ -107,7 +107,7 @@ def placed(rules: Rules | None, shapes: Any) -> Any:
 
 
 def spread(rules: Rules | None, tree: Any) -> Any:
-    """Returns arrays that every process holds whole as arrays over the mesh; without rules as they are."""
+    """Returns replicated host arrays as arrays over the mesh; unchanged without rules."""
     if rules is None:
         return tree
 
@@ -120,22 +120,22 @@ def spread(rules: Rules | None, tree: Any) -> Any:
 
 @contextlib.contextmanager
 def on_host(mesh: Mesh | None) -> Iterator[None]:
-    """Within it, arrays are made in the host's memory where they will be divided: one device may not hold them all."""
+    """A context in which arrays are created in host memory if they will be divided: one device may not fit them all."""
     try:
         host = None if mesh is None else jax.local_devices(backend="cpu")[0]
-    except RuntimeError:  # JAX_PLATFORMS leaves the CPU out
+    except RuntimeError:  # JAX_PLATFORMS excludes the CPU
         host = None
     with jax.default_device(host) if host is not None else contextlib.nullcontext():
         yield
 
 
 def whole(rules: Rules) -> NamedSharding:
-    """Returns how an array lies that every device has."""
+    """Returns the sharding of an array that is replicated on every device."""
     return NamedSharding(rules.mesh, PartitionSpec())
 
 
 def share(rules: Rules | None) -> Share:
-    """Returns the rows of every batch that this process's devices hold."""
+    """Returns the rows of every batch that belong to this process's devices."""
     if rules is None:
         return WHOLE
     of = rules.shards("batch")
@@ -144,11 +144,11 @@ def share(rules: Rules | None) -> Share:
 
 
 def global_batch(rules: Rules | None, batch: Mapping[str, np.ndarray], own: Share) -> Mapping[str, Any]:
-    """Returns this process's rows of a batch as arrays [B, T] over the mesh; without rules as they are.
+    """Returns this process's rows of a batch as arrays [B, T] over the mesh; unchanged without rules.
 
     Args:
         rules: the table.
-        batch: arrays [rows, T]: the parts of `own`, one after the other.
+        batch: arrays [rows, T]: the concatenated parts of `own`.
         own: `share(rules)`.
     """
     if rules is None:
@@ -168,7 +168,7 @@ def global_batch(rules: Rules | None, batch: Mapping[str, np.ndarray], own: Shar
 
 
 def whole_batch(rules: Rules | None, batch: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-    """Returns a batch that every process holds whole as arrays over the mesh, rows of zeros added to divide it."""
+    """Returns a replicated batch as arrays over the mesh, padded with rows of zeros to divide it."""
     if rules is None:
         return batch
 

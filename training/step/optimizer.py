@@ -1,4 +1,4 @@
-"""What all optimizers share: clipping, decoupled weight decay, and a learning rate that is an argument of the step."""
+"""Common to all optimizers: clipping, decoupled weight decay, and the learning rate as an argument of the step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,20 +19,20 @@ Params = Any  # a pytree of float32 arrays
 
 
 def decays(params: Params) -> Params:
-    """Returns whether each parameter decays, as its declaration says: matrices do, norms, biases and sinks do not."""
+    """Returns whether each parameter decays, by its declaration: matrices do, norms, biases and sinks do not."""
     return each(params, lambda declared: declared.decay)
 
 
 def groups(params: Params) -> Params:
-    """Returns each parameter's optimizer group (`models/declared/parameter.py`), as `optax.multi_transform` takes."""
+    """Returns each parameter's optimizer group (`models/declared/parameter.py`), for `optax.multi_transform`."""
     return each(params, lambda declared: declared.group)
 
 
 def _scaled(share: float, own: Callable[[Parameter], bool] | None) -> optax.GradientTransformation:
-    """Returns muP's factor on the learning rate (2203.03466, table 8): of matrices whose inputs grow with width.
+    """Returns muP's factor on the learning rate (2203.03466, table 8) for matrices whose inputs grow with width.
 
-    Parameters with a learning rate of their own are left as they are: the size of Muon's update does not depend on
-    width as that of Adam's does.
+    Parameters with a separate learning rate are unchanged: the size of Muon's update, unlike Adam's, does not depend on
+    width.
     """
 
     def reached(declared: Parameter) -> bool:
@@ -51,11 +51,11 @@ def make(
 
     Args:
         optimizer: config.optimizer.
-        weight_decay: takes the place of one that the config has and that is not 0.
+        weight_decay: replaces the config's, if that is not 0.
         share: of the learning rate, for matrices whose inputs grow with width (muP). Decay is not multiplied by it, so
-            that what it does to a matrix does not depend on width either.
-        learning_rate: of this update. An optimizer that averages parameters weighs them by it, and its updates are
-            those of the parameters themselves; all others do not read it.
+            that its effect on a matrix does not depend on width either.
+        learning_rate: of this update. An optimizer that averages parameters weights them by it, and its updates are
+            those of the parameters themselves; all others ignore it.
     """
     clip = [optax.clip_by_global_norm(optimizer.clip_norm)] if optimizer.clip_norm else []
     chosen, values = optimizers.optimizer(optimizer.kind), optimizers.values(optimizer)
@@ -71,9 +71,9 @@ def make(
 
 
 def rates(optimizer: ConfigDict, learning_rate: float) -> np.ndarray:
-    """Returns the learning rate of an update as the step takes it.
+    """Returns the learning rate of an update in the form of the step's argument.
 
-    float32 []; or [2], the second that of the parameters with a rate of their own, which follows the same schedule.
+    float32 []; or [2], the second for the parameters with a separate rate, which follows the same schedule.
 
     Args:
         optimizer: config.optimizer.
@@ -92,7 +92,7 @@ def rates_shape(optimizer: ConfigDict) -> tuple[int, ...]:
 
 
 def point(optimizer: ConfigDict, params: Params, opt_state: Any) -> Params:
-    """Returns the parameters at which an update takes its gradients: those of the run but for averaged ones."""
+    """Returns the parameters at which an update takes its gradients: the run's, except for averaged ones."""
     chosen = optimizers.optimizer(optimizer.kind)
     if not chosen.averages:
         return params

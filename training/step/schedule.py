@@ -10,16 +10,16 @@ from ml_collections import ConfigDict
 
 from training.step.budget import Budget
 
-UNITS = 1_000_000  # a budget whose steps are not known beforehand is divided into this many
-BLOCK = 1024  # updates whose rates are worked out at once
+UNITS = 1_000_000  # a budget with an unknown number of steps is divided into this many
+BLOCK = 1024  # updates whose rates are computed at once
 
 
 def shape(optimizer: ConfigDict, warmup: int, total: int) -> Callable[[Any], Any]:
-    """Returns rate(step), of numbers or arrays, over `total` steps, the `warmup` ones included, as optax counts them.
+    """Returns rate(step), of numbers or arrays, over `total` steps including the `warmup` ones, as optax counts them.
 
-    cosine: rises linearly from 0 to the peak, falls as half a cosine to final_share * peak at `total`.
-    wsd: rises, stays, falls linearly over the last decay_share of `total` (warm-up, stable, decay; 2405.18392).
-    constant: rises and stays.
+    cosine: increases linearly from 0 to the peak, then decreases as half a cosine to final_share * peak at `total`.
+    wsd: increases, stays, decreases linearly over the last decay_share of `total` (warm-up, stable, decay; 2405.18392).
+    constant: increases and stays.
     """
     peak, end = optimizer.learning_rate, optimizer.learning_rate * optimizer.final_share
     warmup = min(warmup, total)
@@ -38,8 +38,8 @@ def shape(optimizer: ConfigDict, warmup: int, total: int) -> Callable[[Any], Any
 def learning_rate(optimizer: ConfigDict, budget: Budget) -> Callable[[int, float], float]:
     """Returns rate(update, progress): update counts from 1, progress is the share of the budget spent after it.
 
-    Where the budget fixes the number of steps, the rate is a function of the update alone. A budget in seconds does
-    not: there the warm-up counts updates and the decay follows progress.
+    If the budget fixes the number of steps, the rate is a function of the update alone. With a budget in seconds, the
+    warm-up counts updates and the decay follows progress.
     """
     total = budget.total_steps
     if total is not None:
@@ -51,9 +51,9 @@ def learning_rate(optimizer: ConfigDict, budget: Budget) -> Callable[[int, float
 
 
 def _blocks(by_step: Callable[[np.ndarray], Any]) -> Callable[[int], np.ndarray]:
-    """Returns rates(n): of steps n * BLOCK and on, float32 [BLOCK].
+    """Returns rates(n): of steps from n * BLOCK on, float32 [BLOCK].
 
-    A schedule of optax's is a dozen calls of the device; for one step after the other they take longer than a batch.
+    A schedule of optax is a dozen device calls; evaluated step by step it would take longer than a batch.
     """
 
     @lru_cache(maxsize=2)

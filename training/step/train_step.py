@@ -1,7 +1,7 @@
 """The training step: one jitted function of (parameters, optimizer state, batch, learning rate, key).
 
-It is `jax.jit` over the split state of NNX modules, with donated buffers. Compiled programs are kept by everything
-that shapes them, the seed and the learning rate left out, so that a second seed of an arm compiles nothing.
+It is `jax.jit` over the split state of NNX modules, with donated buffers. Compiled programs are cached by everything
+that shapes them, without the seed and the learning rate, so that a second seed of an arm compiles nothing.
 """
 
 import json
@@ -28,7 +28,7 @@ from training.step import mesh as meshes
 from training.step import optimizer as optimizers
 from training.step.loss import block_of, loss_sum, loss_sum_of_blocks, token_losses
 
-# tokens, targets int32 [B, T], weights float32 [B, T]; maybe positions, segments int32 [B, T]
+# tokens, targets int32 [B, T], weights float32 [B, T]; optionally positions, segments int32 [B, T]
 Batch = Mapping[str, Any]
 Params = Any
 OptState = Any
@@ -36,7 +36,7 @@ OptState = Any
 
 @dataclass(frozen=True)
 class Abstract:
-    """A model without its numbers: the NNX graph, and its parameters and optimizer state as shapes."""
+    """A model without values: the NNX graph, and its parameters and optimizer state as shapes."""
 
     graphdef: Any
     params: Params
@@ -44,9 +44,9 @@ class Abstract:
 
 
 def abstract(config: ConfigDict, mesh: Mesh | None = None) -> Abstract:
-    """Returns the shapes of a resolved config's model and optimizer, made without allocating them.
+    """Returns the shapes of a resolved config's model and optimizer, without allocating them.
 
-    With a mesh they say how each array lies there.
+    With a mesh they include each array's sharding.
     """
     graphdef, params = _split(config.model)
     opt_state = jax.eval_shape(_transform(config).init, params)
@@ -71,7 +71,7 @@ def _transform(
 
 
 def initial_opt_state(config: ConfigDict, params: Params, mesh: Mesh | None = None) -> OptState:
-    """Returns the optimizer state of parameters that have seen no step; kept compiled by the optimizer's settings."""
+    """Returns the initial optimizer state of parameters; the program is cached by the optimizer's settings."""
     if mesh is not None:
         lies = jax.tree.map(lambda x: x.sharding, abstract(config, mesh).opt_state)
         return jax.jit(_transform(config).init, out_shardings=lies)(params)
@@ -105,8 +105,9 @@ def step_function(config: ConfigDict, mesh: Mesh | None = None, weight_decay: Ar
     """Returns `step(params, opt_state, batch, learning_rate, key) -> (params, opt_state, loss, grad_norm)`.
 
     The loss is the mean over the batch's weights, in nats per token, without the z-loss; the gradient's norm is that
-    before clipping. Micro-batches are summed, weighted by tokens. A batch of padding alone has loss 0 and gradient 0.
-    On a mesh all of it means the whole batch, over all devices. `weight_decay`: see `optimizer.make`; `learning_rate`:
+    before clipping. Micro-batches are summed, weighted by tokens. A batch of only padding has loss 0 and gradient 0.
+    On a mesh everything refers to the whole batch, over all devices. `weight_decay`: see `optimizer.make`;
+    `learning_rate`:
     see `optimizer.rates`.
     """
     graphdef = abstract(config).graphdef
@@ -158,7 +159,7 @@ def shaping(config: ConfigDict) -> str:
 
 @lru_cache(maxsize=16)
 def _jitted(key: str, mesh: Mesh | None) -> Any:
-    # Only the fields of the key are there: a program that reads another one fails instead of sharing a wrong result.
+    # Only the fields of the key exist there: a program that reads another one fails instead of sharing a wrong result.
     config = fields.program_config(json.loads(key)[0])
     if mesh is None:
         return jax.jit(step_function(config), donate_argnums=(0, 1))
@@ -178,7 +179,7 @@ _COMPILED: dict[tuple[str, Any, Mesh | None], Any] = {}
 
 
 def batch_shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns a batch's shapes and types; of arrays over a mesh also how they lie."""
+    """Returns a batch's shapes and types; for arrays over a mesh also their sharding."""
 
     def shape(x: Any) -> jax.ShapeDtypeStruct:
         dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
@@ -188,12 +189,12 @@ def batch_shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def arguments(config: ConfigDict, batch: Batch | None = None, mesh: Mesh | None = None) -> tuple[Any, ...]:
-    """Returns the shapes of what the training step of a resolved config takes; nothing is allocated.
+    """Returns the shapes of the arguments of a resolved config's training step; nothing is allocated.
 
     Args:
         config: resolved, `model.vocab_size` set.
         batch: an example, for its shapes; by default the main setting's tokens, targets and weights.
-        mesh: that it runs on.
+        mesh: for the shardings.
     """
     shapes, rules = abstract(config, mesh), meshes.rules_of(config, mesh)
     if batch is None:
@@ -218,9 +219,9 @@ def lower(config: ConfigDict, batch: Batch | None = None, mesh: Mesh | None = No
 def compiled(
     config: ConfigDict, batch: Batch, mesh: Mesh | None = None, shaped: str | None = None
 ) -> tuple[Any, float]:
-    """Returns (the compiled step for this batch's shapes, seconds it took to compile: 0 if it was known).
+    """Returns (the compiled step for this batch's shapes, seconds to compile: 0 if it was cached).
 
-    `shaped` is `shaping(config)`, where it is at hand: a loop that asks at every step works it out once.
+    `shaped` is `shaping(config)`, if available: a loop that needs it at every step computes it once.
     """
     shapes = tuple((name, s.shape, str(s.dtype)) for name, s in batch_shapes(batch).items())
     key = (shaping(config) if shaped is None else shaped, shapes, mesh)
@@ -248,7 +249,7 @@ def _loss_function(text: str, mesh: Mesh | None) -> Any:
 
 
 def loss_function(config: ConfigDict, mesh: Mesh | None = None) -> Any:
-    """Returns the jitted `losses(params, batch) -> [B, T]` in nats, float32, without dropout; kept by model.
+    """Returns the jitted `losses(params, batch) -> [B, T]` in nats, float32, without dropout; cached by model.
 
     On a mesh every process gets all of them.
     """

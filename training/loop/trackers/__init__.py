@@ -1,8 +1,7 @@
-"""Trackers: where metrics go beside metrics.jsonl. TensorBoard's event files, Weights & Biases, MLflow; none is needed.
+"""Trackers: destinations of metrics beside metrics.jsonl: TensorBoard, Weights & Biases, MLflow. None is required.
 
-Each tracker gets the very lines that metrics.jsonl gets. What it does not accept is reported once and never ends a run:
-the files of the run directory are the record, a tracker is a view of them. A tracker is a file here and a line of
-TRACKERS.
+Each tracker gets the lines of metrics.jsonl. A failure is reported once and never ends a run: the files of the run
+directory are the record. A tracker is a file here and a line of TRACKERS.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +22,7 @@ TRACKERS: dict[str, Callable[[ConfigDict, Path], Tracker]] = {"wandb": WandB, "m
 
 
 def opened(config: ConfigDict, workdir: Path, resume_step: int) -> list[Tracker]:
-    """Returns the trackers a config asks for; on resume each continues the run it had.
+    """Returns the trackers requested by a config; on resume each continues its own run.
 
     Raises:
         UserError: the package is not installed, or the tracker does not accept the run.
@@ -37,10 +36,10 @@ def opened(config: ConfigDict, workdir: Path, resume_step: int) -> list[Tracker]
 
 
 def tracker(name: str) -> Callable[[ConfigDict, Path], Tracker]:
-    """Returns what opens a tracker.
+    """Returns the factory of a tracker.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: there is none with that name.
     """
     if name not in TRACKERS:
         raise UserError(f"tracker = {name!r}: must be none, {', '.join(TRACKERS)}{nearest(name, TRACKERS)}")
@@ -48,7 +47,7 @@ def tracker(name: str) -> Callable[[ConfigDict, Path], Tracker]:
 
 
 class Guarded:
-    """A tracker whose first failure is reported by `say` and ends the tracker instead of the run."""
+    """A tracker whose first failure is reported by `say` and ends the tracker, not the run."""
 
     def __init__(self, tracker: Tracker, say: Callable[[str], None]) -> None:
         self.tracker: Tracker | None = tracker

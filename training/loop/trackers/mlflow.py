@@ -1,4 +1,4 @@
-"""MLflow: one run for each run directory, in the store that MLFLOW_TRACKING_URI names."""
+"""MLflow: one run per run directory, in the store given by MLFLOW_TRACKING_URI."""
 
 import contextlib
 import logging
@@ -18,11 +18,11 @@ from configs.folders import cache_dir
 from configs.redaction import redacted
 from training.loop.trackers.tracker import hyperparameters, names, remember, remembered
 
-EXPERIMENT = "ablax"  # of runs that belong to no sweep
+EXPERIMENT = "ablax"  # of runs outside a sweep
 STATUSES = {"done": "FINISHED", "preempted": "KILLED"}  # every other status shows as FAILED
-PARAMETERS = 100  # of one request, MLflow's limit
+PARAMETERS = 100  # per request, MLflow's limit
 LONGEST = 6000  # characters of a parameter, MLflow's limit
-# What MLflow would do otherwise: report its use over the network, and retry a server that is gone for minutes.
+# MLflow's defaults would report its use over the network, and retry an unreachable server for minutes.
 DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
@@ -32,17 +32,17 @@ MISSING = "RESOURCE_DOES_NOT_EXIST"
 
 
 class MLflow:
-    """One run of MLflow for each run directory, whichever process works on it.
+    """One MLflow run per run directory, whichever process works on it.
 
-    WORKDIR/tracker.json keeps the run's id, so that a resumed run continues it. Store and credentials are those of
-    MLflow's own variables (MLFLOW_TRACKING_URI, MLFLOW_TRACKING_USERNAME, ...); where nothing is set, MLflow's default,
-    `mlflow.db` in the current folder. The experiment is MLFLOW_EXPERIMENT_NAME, else the sweep's name.
+    WORKDIR/tracker.json has the run's id, so that a resumed run continues it. Store and credentials come from MLflow's
+    own variables (MLFLOW_TRACKING_URI, MLFLOW_TRACKING_USERNAME, ...); if unset, MLflow's default, `mlflow.db` in the
+    current folder. The experiment is MLFLOW_EXPERIMENT_NAME, else the sweep's name.
     """
 
     def __init__(self, config: ConfigDict, workdir: Path) -> None:
         for key, value in DEFAULTS.items():
             os.environ.setdefault(key, value)
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # else it reports every table that it makes
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # otherwise it reports every table that it creates
         with _quiet():
             try:
                 from mlflow import MlflowClient, entities
@@ -64,7 +64,7 @@ class MLflow:
         remember(workdir, "mlflow", {"id": self.id, "experiment": self.experiment})
 
     def _resumed(self, run: Any) -> int | None:
-        """Takes up an earlier run; returns its last step, or None where the store no longer has the run."""
+        """Resumes an earlier run; returns its last step, or None if the store no longer has the run."""
         try:
             before = self.client.get_run(str(run))
         except Exception as error:
@@ -87,7 +87,7 @@ class MLflow:
             self.client.log_batch(self.id, params=values[start : start + PARAMETERS])
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Logs every number of the line at its step; steps that the run had before it was resumed are not repeated."""
+        """Logs every number of the line at its step; steps logged before the resume are not repeated."""
         step = line["step"]
         if step <= (self.last or 0):
             return
@@ -106,7 +106,7 @@ class MLflow:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps the warnings of MLflow's own dependencies out of a run's output."""
+    """Keeps warnings of MLflow's dependencies out of a run's output."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -114,7 +114,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Has one process of this user at a time make a store's tables or an experiment: MLflow does not order them."""
+    """Lets one process of this user at a time create tables or an experiment: MLflow does not serialize that."""
     folder = cache_dir()
     folder.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(folder / "mlflow.lock", timeout=120):

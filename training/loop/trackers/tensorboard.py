@@ -1,4 +1,4 @@
-"""TensorBoard's event files, without TensorFlow."""
+"""TensorBoard event files, without TensorFlow."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from configs.errors import UserError
 from training.loop.trackers.tracker import hyperparameters
 
-WATCHED = ("train_loss", "val_loss")  # the metrics that the table of hyperparameters shows
+WATCHED = ("train_loss", "val_loss")  # the metrics in the table of hyperparameters
 
 
 class TensorBoard:

@@ -1,4 +1,4 @@
-"""What trackers share: the protocol, the config as a flat table, and the id under which a resumed run continues."""
+"""Shared parts of trackers: the protocol, the config as a flat table, and the id with which a resumed run continues."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ FILE = "tracker.json"  # in the run directory: {tracker: {"id": ..., ...}}
 
 
 class Tracker(Protocol):
-    """Somewhere that metrics go."""
+    """A destination of metrics."""
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Takes one line of metrics.jsonl."""
@@ -43,7 +43,7 @@ def names(config: ConfigDict, workdir: Path) -> tuple[str, str | None]:
 
 
 def remembered(workdir: Path, tracker: str) -> dict[str, Any]:
-    """Returns what a tracker keeps in a run directory; empty where it keeps nothing."""
+    """Returns a tracker's values stored in a run directory; empty if there are none."""
     path = workdir / FILE
     values = read_json(path) if path.exists() else {}
     kept = values.get(tracker) if isinstance(values, dict) else None
@@ -51,7 +51,7 @@ def remembered(workdir: Path, tracker: str) -> dict[str, Any]:
 
 
 def remember(workdir: Path, tracker: str, values: Mapping[str, Any]) -> None:
-    """Keeps a tracker's values in a run directory, beside those of others."""
+    """Stores a tracker's values in a run directory, beside those of others."""
     path = workdir / FILE
     others = read_json(path) if path.exists() else {}
     write_json(path, {**(others if isinstance(others, dict) else {}), tracker: dict(values)})

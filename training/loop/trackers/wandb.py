@@ -15,11 +15,11 @@ from training.loop.trackers.tracker import names, remember, remembered
 
 
 class WandB:
-    """One run of Weights & Biases for each run directory, whichever process works on it.
+    """One run of Weights & Biases per run directory, whichever process works on it.
 
-    WORKDIR/tracker.json keeps the run's id, so that a resumed run goes on with it. Project, mode, host and key are
-    those of wandb's own variables (WANDB_PROJECT, WANDB_MODE, WANDB_API_KEY, ...) and of `wandb login`: no field holds
-    them, so that they reach neither config.json nor the report.
+    WORKDIR/tracker.json has the run's id, so that a resumed run continues it. Project, mode, host and key come from
+    wandb's own variables (WANDB_PROJECT, WANDB_MODE, WANDB_API_KEY, ...) and `wandb login`: they are never config
+    fields, so they reach neither config.json nor the report.
     """
 
     def __init__(self, config: ConfigDict, workdir: Path) -> None:
@@ -44,14 +44,14 @@ class WandB:
         except Exception as error:
             message = redacted(" ".join(str(error).split()))
             raise UserError(f"tracker = wandb: {message} (WANDB_MODE=offline keeps it on this machine)") from None
-        address = (self.run.url or "").split("?")[0]  # behind it an anonymous run carries a key
+        address = (self.run.url or "").split("?")[0]  # an anonymous run's key follows the "?"
         remember(workdir, "wandb", {"id": self.run.id, "url": address})
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Logs the line at its step; steps that the run had before it was resumed are not logged twice."""
+        """Logs the line at its step; steps logged before the resume are not repeated."""
         self.run.log({key: value for key, value in line.items() if key != "step" and value is not None}, line["step"])
 
     def close(self, status: str) -> None:
-        """Sends what is left and ends the run; every status but `done` shows there as a failure."""
+        """Sends what is left and ends the run; every status but `done` is shown there as a failure."""
         self.run.summary["status"] = status
         self.run.finish(exit_code=0 if status == "done" else 1)

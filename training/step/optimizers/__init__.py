@@ -1,4 +1,4 @@
-"""The optimizers, a file and a line each. Imports no JAX: what an optimizer holds is asked before JAX starts."""
+"""The optimizers, one file and one line each. Imports no JAX: the size of their state is needed before JAX starts."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def optimizer(kind: str) -> Optimizer:
     """Returns the optimizer of `config.optimizer.kind`.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: there is none with that name.
     """
     if kind not in OPTIMIZERS:
         raise ConfigError(
@@ -45,7 +45,7 @@ def values(config: ConfigDict) -> dict[str, Any]:
 
 
 def state_bytes(model: ConfigDict, config: ConfigDict) -> int:
-    """Returns the size of the state of a config.optimizer, counters included.
+    """Returns the size of the state of a config.optimizer, including counters.
 
     Args:
         model: config.model, resolved and with `vocab_size`.

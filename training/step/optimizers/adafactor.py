@@ -1,6 +1,6 @@
-"""Adafactor: second moments of a matrix as those of its rows and columns (1804.04235), without momentum.
+"""Adafactor: second moments of a matrix from those of its rows and columns (1804.04235), without momentum.
 
-Its clipping and its scale are of one matrix. Parameters are stacked [L, ...], so each layer is given to it by itself.
+Its clipping and its scale are per matrix. Parameters are stacked [L, ...], so each layer is processed separately.
 """
 
 from collections import defaultdict
@@ -12,7 +12,7 @@ from training.step.optimizers.optimizer import Optimizer, Values
 
 
 def _stack(declared: Parameter) -> int:
-    """Returns the number of layers that a parameter is a stack of; 0: it is one array."""
+    """Returns the number of layers in a stacked parameter; 0: it is one array."""
     return len(declared.layers) if declared.stacked else 0
 
 
@@ -29,7 +29,7 @@ def _build(values: Values) -> Any:
             clipping_threshold=values["adafactor.clip_threshold"] or None,
             multiply_by_parameter_scale=values["adafactor.parameter_scale"],
         ),
-        optax.scale(-1.0),  # optax's points downhill
+        optax.scale(-1.0),  # optax's updates point downhill
     )
     each_layer = optax.GradientTransformation(jax.vmap(one.init), jax.vmap(one.update))
 
@@ -54,7 +54,7 @@ def _state(declared: Iterable[Parameter], values: Values) -> int:
 
 
 def _of_one(shape: tuple[int, ...], factor_from: int) -> int:
-    """Returns the numbers of one array: rows and columns, or the whole array; of what it has not, one number stands."""
+    """Returns the numbers of one array's state: rows and columns, or the whole array; absent ones are one number."""
     size, dims = 1, sorted(shape)
     for dim in dims:
         size *= dim

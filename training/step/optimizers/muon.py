@@ -1,9 +1,8 @@
-"""Muon: momentum, orthogonalised by Newton-Schulz iterations (Jordan 2024; 2502.16982).
+"""Muon: momentum, orthogonalized by Newton-Schulz iterations (Jordan 2024; 2502.16982).
 
-It acts on the matrices between activations, as their declarations say (group "hidden"). They are stacked
-[L, in, out]: each layer's is orthogonalised by itself. Matrices that lie side by side in one array (`linear` with
-several outputs) are one matrix here. Embeddings, the output matrix, positional parameters, norms and biases are
-AdamW's.
+It acts on the matrices between activations, by their declarations (group "hidden"). They are stacked [L, in, out]: each
+layer's is orthogonalized separately. Matrices stored side by side in one array (`linear` with several outputs) are one
+matrix here. Embeddings, the output matrix, positional parameters, norms and biases use AdamW.
 """
 
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ def _matrix(declared: Parameter) -> bool:
     """Returns whether Muon acts on a parameter.
 
     Raises:
-        ValueError: it is declared as a matrix between activations and has not two axes.
+        ValueError: it is declared as a matrix between activations and does not have two axes.
     """
     if declared.group != "hidden":
         return False
@@ -39,13 +38,13 @@ def _build(values: Values) -> Any:
         return each(updates, lambda _: contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1))
 
     def factor(declared: Parameter) -> float:
-        # As in optax.contrib.muon. What is not Muon's is asked too, and has no update here.
+        # As in optax.contrib.muon. It is also called for other parameters, which have no update here.
         return max(1.0, declared.shape[1] / declared.shape[0]) ** 0.5 if _matrix(declared) else 1.0
 
     def shaped(updates: Any, _: Any = None) -> Any:
         return jax.tree.map(lambda u, times: times * u, updates, each(updates, factor))
 
-    # Not optax.contrib.muon itself: its AdamW has Nesterov's momentum wherever Muon has it.
+    # Not optax.contrib.muon itself: its AdamW has Nesterov momentum wherever Muon has it.
     muon = contrib.scale_by_muon(
         ns_steps=values["muon.steps"],
         beta=values["muon.momentum"],

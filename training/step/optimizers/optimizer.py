@@ -1,4 +1,4 @@
-"""What an optimizer is to the rest."""
+"""The interface of an optimizer."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ Values = Mapping[str, Any]
 class Optimizer:
     """An optimizer, without clipping, decoupled weight decay and the learning rate, which are the same for all.
 
-    What it reads of `config.optimizer` is declared in `configs/rules/optimizer.py`; it is given no other fields.
+    The fields of `config.optimizer` that it reads are declared in `configs/rules/optimizer.py`; it gets no others.
 
     Attributes:
         name: of `config.optimizer.kind`.
         build: from the values of its fields (dotted names) to an `optax.GradientTransformation` that turns gradients
             into the direction of the update. It imports JAX itself.
-        state: from the declarations of all parameters and the values of its fields to the numbers of 4 bytes that its
-            state has, counters included.
+        state: from the declarations of all parameters and the values of its fields to the number of 4-byte numbers in
+            its state, including counters.
         own_rate: whether a parameter follows the learning rate `optimizer.NAME.learning_rate` instead of
             `optimizer.learning_rate`; muP's factor does not reach it. None: no parameter does.
-        averages: beta1 > 0 of schedule-free averaging (2405.15682) from the values, around `build` and what follows
-            it. None: nothing is averaged.
+        averages: beta1 > 0 of schedule-free averaging (2405.15682) from the values, around `build` and the following
+            transformations. None: nothing is averaged.
     """
 
     name: str
@@ -36,10 +36,10 @@ class Optimizer:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of `config.optimizer` that it reads and not every optimizer does."""
+        """The fields of `config.optimizer` that are specific to it."""
         return KINDS[self.name]
 
 
 def moments(number: int, counters: int) -> Callable[[Iterable[Parameter], Values], int]:
-    """Returns the size of a state with so many numbers for each number of the parameters, and some counters."""
+    """Returns the size of a state with `number` numbers per number of the parameters, and some counters."""
     return lambda declared, _: number * sum(one.size for one in declared) + counters
