@@ -42,4 +42,4 @@ def own(folder: Path, *names: str) -> None:
     for name in names:
         path = folder / name
         if path.is_symlink() and folder.resolve() not in path.resolve().parents:
-            raise UserError(f"{path}: is a link to {path.resolve()}, outside; nothing is written through it")
+            raise UserError(f"{path}: is a symlink to {path.resolve()}, outside; refusing to write through it")

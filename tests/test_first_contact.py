@@ -84,7 +84,7 @@ def test_paths_that_lead_nowhere_are_found_in_every_arm_before_a_run_begins(tmp_
         launch.launch(sweep, tmp_path / "out", functions=FAKES)
     assert not (tmp_path / "out" / "runs").exists()
     data_check.check(sweep_of(tmp_path, ["a"], **paths | {"data.path": f"{tmp_path}/th*.txt"}))
-    with pytest.raises(ConfigError, match=r"data.tokenizer = '/nowhere/t.json': there is no such file"):
+    with pytest.raises(ConfigError, match=r"data.tokenizer = '/nowhere/t.json': no such file"):
         data_check.check(sweep_of(tmp_path, ["a"], **{"data.tokenizer": "/nowhere/t.json"}))
 
 

@@ -208,5 +208,5 @@ def test_heads_of_latent_attention_are_masked_alone() -> None:
     assert np.flatnonzero(zero[1]).tolist() == list(range(12, 18))
     with pytest.raises(UserError, match="'mla': has no key/value heads"):
         heads.grouped(config, params, 2)
-    with pytest.raises(UserError, match="'mla': has no heads to be removed"):
+    with pytest.raises(UserError, match="'mla': has no removable heads"):
         heads.removed(config, params, [(0, 1), (1, 1)])

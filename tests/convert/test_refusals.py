@@ -353,8 +353,8 @@ def test_shards_are_read_by_their_index(folder: Callable[..., Path]) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ({"model.norm.weight": "../elsewhere.safetensors"}, "no name of a safetensors file"),
-        ({"model.norm.weight": "pytorch_model.bin"}, "no name of a safetensors file"),
+        ({"model.norm.weight": "../elsewhere.safetensors"}, "not the name of a safetensors file"),
+        ({"model.norm.weight": "pytorch_model.bin"}, "not the name of a safetensors file"),
         ({"model.norm.weight": "model-3.safetensors"}, "the shard model-3.safetensors is missing"),
         ({"model.norm.weight": "model-00001-of-00002.safetensors"}, "no tensor model.norm.weight"),
     ],

@@ -107,7 +107,7 @@ def test_it_survives_what_is_made_of_the_run(imported, tmp_path) -> None:
 
 def test_a_checkpoint_without_any(imported, capsys) -> None:
     assert runs.load(imported()).tokenizer.separator is None
-    assert "has no eos_token_id, and no token of a usual name" in capsys.readouterr().err
+    assert "has no eos_token_id, and no token has a usual name" in capsys.readouterr().err
 
 
 def test_an_id_outside_the_vocabulary_is_passed_over(imported, capsys) -> None:

@@ -154,7 +154,7 @@ def test_names_are_one_each_and_no_other_text_is_named():
     twice = ({"path": "a", "weight": 1}, {"path": "a", "weight": 2})
     with pytest.raises(ConfigError, match="two of its texts are named 'a'"):
         settings(data__mixture=twice)
-    with pytest.raises(ConfigError, match=r"data.path = 'b': data.mixture is set"):
+    with pytest.raises(ConfigError, match=r"data.path = 'b': data.mixture is also set"):
         settings(data__mixture=twice[:1], data__path="b")
     assert rules.source(settings(data__mixture=twice[:1]).data) == "mixture"
 

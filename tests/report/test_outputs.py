@@ -361,7 +361,7 @@ def test_a_report_is_not_written_through_a_link(tmp_path: Path) -> None:
     run = synthetic.write_run(tmp_path / "mine", info=synthetic.run_json(0), evals={})
     (tmp_path / "outside").mkdir()
     (run / "report").symlink_to(tmp_path / "outside")
-    with pytest.raises(UserError, match="report: is a link to"):
+    with pytest.raises(UserError, match="report: is a symlink to"):
         build(run)
     assert not list((tmp_path / "outside").iterdir())
 

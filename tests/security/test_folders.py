@@ -46,7 +46,7 @@ def test_an_arms_name_in_somebodys_sweep_json_leads_nowhere_else(tmp_path, arm) 
         state.run_states(tmp_path)
     study["arms"][0]["name"] = "fine@learning_rate=0.003"
     (tmp_path / "sweep.json").write_text(json.dumps({"name": "x", "studies": [study | {"seeds": ["0/../../.."]}]}))
-    with pytest.raises(UserError, match=r"studies\[0\].seeds is no list of int"):
+    with pytest.raises(UserError, match=r"studies\[0\].seeds is not a list of int"):
         state.run_states(tmp_path)
 
 
