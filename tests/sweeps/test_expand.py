@@ -210,7 +210,7 @@ def test_two_arms_of_one_name_or_one_config_are_refused():
     assert "only in case" in line
     # One is what the other resolves to.
     (line,) = refused(axes=[{"model.num_kv_heads": [4, None]}], arm=lambda c: "ab"[c.model.num_kv_heads is None])
-    assert "given to 2 arms" in line
+    assert "2 arms have this name" in line
     (line,) = refused(axes=[{"model.num_kv_heads": [4, None]}])
     assert line == "arm num_kv_heads=None: is the same config as arm num_kv_heads=4"
 
@@ -282,7 +282,7 @@ def test_evaluations_that_a_sweep_may_name_are_those_there_are():
 
 
 @pytest.mark.parametrize("sources, message", [
-    (["arm:nobody", ""], r"arm x0: init_from = 'arm:nobody': no arm of that name"),
+    (["arm:nobody", ""], r"arm x0: init_from = 'arm:nobody': no arm with that name"),
     (["arm:x1", "arm:x0"], r"arm x0: init_from = 'arm:x1': continues itself"),
     (["arm:x0", ""], r"continues itself"),
 ])  # fmt: skip

@@ -107,7 +107,7 @@ def test_an_arm_whose_every_value_diverges_is_named_and_no_run_of_it_begins(tmp_
         if "kv1@" in run.arm:
             write_json(state.run_dir(tmp_path, run.arm, run.seed) / "run.json", {"status": "diverged"})
     last = next(run for run in expanded.runs() if run.arm == "kv1")
-    assert "every optimizer.learning_rate tried" in select.unrunnable(tmp_path, last)
+    assert "every tried optimizer.learning_rate" in select.unrunnable(tmp_path, last)
 
 
 def test_the_mean_over_selection_seeds_decides_and_nothing_before_all_are_there():
