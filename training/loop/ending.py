@@ -13,7 +13,7 @@ from training.runtime import failures, partners
 
 
 class Preempted(Exception):
-    """The run was told to stop; what it had is saved. `signal` is the signal's number."""
+    """The run was told to stop and saved its state. `signal` is the signal's number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")

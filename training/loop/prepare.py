@@ -30,7 +30,7 @@ from training.run_directory.run_lock import Place
 from training.runtime import distributed, settings
 from training.step import mesh as meshes
 
-FOLDERS = ("checkpoints", "damaged", "eval", "tensorboard", "tokenizer", "wandb")  # that are written into
+FOLDERS = ("checkpoints", "damaged", "eval", "tensorboard", "tokenizer", "wandb")  # written by the run
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _history(config: ConfigDict, workdir: Path) -> History:
         shorter = here["budget.amount"]
     elif other:
         message = ", ".join(f"{name} is {here[name]!r} there and {expected[name]!r} here" for name in other[:5])
-        raise UserError(f"{workdir}: holds a run of another config ({message}); choose another --workdir")
+        raise UserError(f"{workdir}: has a run of another config ({message}); use another --workdir")
     history = History(records.read(workdir / "run.json"), shorter)
     if parent := provenance.parent_problem(workdir):
         raise UserError(f"{workdir}: {parent}; train it in another --workdir")
@@ -100,7 +100,7 @@ def _history(config: ConfigDict, workdir: Path) -> History:
         changed = environment.differing(history.record["jax_settings"], settings.in_force())
         if changed:
             message = "; ".join(changed)
-            raise UserError(f"{workdir}: began under other settings of JAX: {message}; set them as they were")
+            raise UserError(f"{workdir}: was started with other settings of JAX: {message}; restore them")
     return history
 
 
