@@ -28,7 +28,15 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    cli.main(commands.main)
+
+    def run(argv: list[str]) -> int | None:
+        if argv[:1] in ([commands.COMPLETION], [commands.COMPLETE]):
+            from configs import completion
+
+            return completion.main(argv)
+        return commands.main(argv)
+
+    cli.main(run)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ _console = False  # whether this process was started as `ablax`
 
 
 def main(argv: list[str]) -> int | None:
-    """Runs `ablax ARGUMENTS`."""
+    """Runs `ablax ARGUMENTS`, but for completion, which knows all of these commands."""
     global _console
     _console = True
     if argv[:1] in (["--version"], ["-V"]):
@@ -101,8 +101,6 @@ def main(argv: list[str]) -> int | None:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(overview())
         return 0 if argv else 2
-    if argv[0] in (COMPLETION, COMPLETE):
-        return importlib.import_module("configs.completion").main(argv)
     name, rest = split(argv)
     if name not in COMMANDS:
         raise UserError(_unknown(argv))

@@ -1,5 +1,6 @@
 """Runs of one program are the runs that they are alone: traces, parameters, files, divergence, resumption."""
 
+import errno
 import os
 import signal
 
@@ -11,6 +12,7 @@ from configs import validate
 from configs.errors import UserError
 from tests.training.test_trainer import parameters, trace
 from training.loop import after_step, pack_compat, packed, trainer
+from training.run_directory.checkpoint import Checkpoints
 from training.run_directory.files import read_json
 
 RATES, DECAYS, SEEDS = (1e-2, 3e-3, 1e-2), (0.1, 0.1, 0.02), (0, 0, 7)
@@ -154,3 +156,20 @@ def test_only_runs_that_are_alike_are_packed(make_tiny, tmp_path):
     with pytest.raises(UserError, match="may differ only in seed, learning rate and weight decay"):
         packed.train([first, make_tiny(data__length=8)], [tmp_path / "a", tmp_path / "b"], quiet=True)
     assert not (tmp_path / "a").exists()
+
+
+def test_a_run_that_fails_while_it_ends_leaves_the_others(configs, alone, tmp_path, monkeypatch):
+    folders = [tmp_path / str(i) for i in range(len(SEEDS))]
+    original = Checkpoints.close
+
+    def close(self):
+        original(self)
+        if self.folder.parent == folders[0].resolve():
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Checkpoints, "close", close)
+    results = packed.train(configs(), folders, quiet=True)
+    assert [result["status"] for result in results] == ["failed", "done", "done"]
+    assert "No space left on device" in results[0]["error"] == read_json(folders[0] / "run.json")["error"]
+    for i in (1, 2):
+        compare(folders[i], alone[i])
