@@ -1,4 +1,4 @@
-"""Attention of one layer: projections, QK-norm, rotation, the core, and the way back to the width."""
+"""Attention of one layer: projections, QK-norm, rotation, the kernel, and the output projection."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ from models.switches.weighting import Weighting, Weights
 class Rows:
     """Where the tokens of a call lie; the same for all layers.
 
-    None for positions means 0 .. T - 1 in every row, None for segments one sequence a row and no padding: the masks
+    None for positions means 0 .. T - 1 in every row, None for segments one sequence per row and no padding: the masks
     are then made from indices alone.
     """
 
@@ -40,7 +40,7 @@ class Rows:
     layer: Array | int = 0  # the one that is called, from 0
     tokens: Array | None = None  # int32 [B, T], the ids
     first_values: Array | None = None  # [B, T, G, K], the first layer's, where layers mix them in
-    value_embeddings: Array | None = None  # [B, T, G K], of the table that all layers share, where there is one
+    value_embeddings: Array | None = None  # [B, T, G K], of the table that all layers share, if there is one
 
     def last(self, length: int) -> "Rows":
         """Returns the last of `length` tokens of each row alone."""
@@ -60,7 +60,7 @@ class KeyValues(NamedTuple):
 
 
 class Core(nnx.Module):
-    """What every kind of attention has: how its scores are made into weights, and the core that runs."""
+    """The base of every kind of attention: how scores become weights, and the kernel that runs."""
 
     # Called with (q, k, v, what the heads attended to, their outputs, what else `kernels.attend` was asked) where
     # somebody looks on (models/observed.py); what it returns takes the outputs' place.
@@ -100,7 +100,7 @@ class Core(nnx.Module):
         scale: float | None = None,
         kernel: str | None = None,
     ) -> Array:
-        """Returns [B, T, H, V] of queries, keys and values that positions have turned already.
+        """Returns [B, T, H, V] of queries, keys and values that are already rotated.
 
         Args:
             q_BTHK: queries.
@@ -142,7 +142,7 @@ class Core(nnx.Module):
 
         Args:
             out_BTHV: what they attended to.
-            x_BTD: the layer's normalised input at the queries, or at more tokens that end with them.
+            x_BTD: the layer's normalized input at the queries, or at more tokens that end with them.
             rows: name the layer.
             v_BTGV: values of the same tokens, for exclusive attention.
         """
@@ -175,7 +175,7 @@ class Attention(Core):
         self.tied = config.attention.tie_kv
 
     def values(self, x_BTD: Array) -> Array:
-        """Returns a layer's own values [B, T, G, K] of its normalised input."""
+        """Returns a layer's own values [B, T, G, K] of its normalized input."""
         assert self.value is not None
         with jax.named_scope("qkv_projection"):
             return self.value(x_BTD).reshape(*x_BTD.shape[:2], self.num_kv_heads, self.head_dim)
@@ -183,9 +183,9 @@ class Attention(Core):
     def project(
         self, x_BTD: Array, *, last_query: bool = False, values: Array | None = None
     ) -> tuple[Array, dict[str, Array]]:
-        """Returns q [B, T, H, K] (of the last token alone with `last_query`), and k and v [B, T, G, K], none turned.
+        """Returns q [B, T, H, K] (of the last token alone with `last_query`), and k and v [B, T, G, K], none rotated.
 
-        There is no v where values are keys (k is then not normalised yet), and neither in a layer that reads another's.
+        There is no v where values are keys (k is then not normalized yet), and neither in a layer that reads another's.
         `values` are its own, where they are known already.
         """
         rows, length = x_BTD.shape[:2]
@@ -207,7 +207,7 @@ class Attention(Core):
         return q_BTHK, kv
 
     def keys(self, k_BSGK: Array, positions: Array | None, lengths: Array | None, scheme: Scheme) -> Array:
-        """Returns keys normalised and turned."""
+        """Returns keys normalized and rotated."""
         k_BSGK = k_BSGK if self.key_norm is None else self.key_norm(k_BSGK)
         with jax.named_scope("rotation"):
             return scheme.rotate(k_BSGK, positions, lengths, keys=True)
@@ -251,7 +251,7 @@ class Attention(Core):
         """Returns the layer's output [B, T, D], its part of the cache, and the keys and values that it read.
 
         Args:
-            x_BTD: normalised input.
+            x_BTD: normalized input.
             rows: where its tokens lie.
             scheme: the layer's positions.
             window: keys each query sees, itself included.

@@ -61,7 +61,7 @@ def following(rules: Rules | None) -> Iterator[None]:
 
 
 def divided() -> bool:
-    """Tells whether arrays are divided here at all."""
+    """Returns whether arrays are divided here at all."""
     return _FOLLOWED.get() is not None
 
 

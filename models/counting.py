@@ -55,7 +55,7 @@ def flops_per_token(config: ConfigDict, length: int, *, dense: bool = False) -> 
     Args:
         config: a resolved config.model, vocab_size included.
         length: T.
-        dense: count all T keys of every query, as a core does that computes what the mask hides.
+        dense: count all T keys of every query, as a kernel does that computes what the mask hides.
 
     Returns:
         value, forward (its part), formula, N, N_counts, which says what N counts, palm and palm_formula.
@@ -104,7 +104,7 @@ def _keys(plans: tuple[pattern.LayerPlan, ...]) -> str:
 
 
 def kv_bytes_per_token(config: ConfigDict, bytes_per_element: int) -> int:
-    """Returns the bytes a token takes in the KV cache while all layers hold it: 2 L G K bytes_per_element.
+    """Returns the bytes per token in the KV cache while all layers keep it: 2 L G K bytes_per_element.
 
     L counts the layers that have keys and values of their own (`attention.kv_share`), and 2 is 1 where values are keys
     (`attention.tie_kv`). Stored in 8 bits (`attention.kv_storage`) it is one byte an element, and 4 more for the scale

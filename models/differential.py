@@ -51,7 +51,7 @@ class DifferentialAttention(Attention):
         return Weighting(self.weighting_name or "", combine=functools.partial(_subtracted, factor=factor))
 
     def finished(self, out_BTHV: Array, x_BTD: Array, rows: Rows, v_BTGV: Array | None = None) -> Array:
-        """Returns the heads' outputs normalised, each by itself, and scaled, before the switches."""
+        """Returns the heads' outputs normalized, each by itself, and scaled, before the switches."""
         scaled = (1 - first_lambda(rows.layer)) * self.head_norm(out_BTHV)
         return super().finished(scaled.astype(out_BTHV.dtype), x_BTD, rows, v_BTGV)
 

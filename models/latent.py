@@ -13,7 +13,7 @@ from models.decoding.kv_cache import Entry, Track
 from models.layers import Initializer, Linear, Norm
 from models.positions import Scheme
 
-# Cores that take any dims; the absorbed form has other dims than the one that `attention.kernel` was chosen for.
+# Kernels that take any dims; the absorbed form has other dims than the one that `attention.kernel` was chosen for.
 ANY_DIMS = ("reference", "blocked", "xla")
 
 
@@ -25,7 +25,7 @@ class LatentAttention(Core):
         out = W_o [softmax(scale q_h . k_h) v_h]_h      scale 1/sqrt(nope_dim + rope_dim)
 
     Positions turn q_rope and the one k_rope alone, so that W_uk stays next to q_nope and can be multiplied into it. The
-    expanded form above trains. Decoding keeps c_kv (normalised) and k_rope (turned), kv_rank + rope_dim numbers a
+    expanded form above trains. Decoding keeps c_kv (normalized) and k_rope (rotated), kv_rank + rope_dim numbers a
     token, and never makes keys or values: it attends with q' = [W_uk^T q_nope ; turn(q_rope)] over the one head
     [c_kv ; k_rope], with values c_kv, and W_uv takes each head's sum of latents to its output (the absorbed form).
 
@@ -49,7 +49,7 @@ class LatentAttention(Core):
         )
 
     def queries(self, x_BTD: Array, rows: Rows, scheme: Scheme) -> tuple[Array, Array]:
-        """Returns q_nope [B, T, H, nope_dim] and q_rope [B, T, H, rope_dim], turned."""
+        """Returns q_nope [B, T, H, nope_dim] and q_rope [B, T, H, rope_dim], rotated."""
         with jax.named_scope("query_projection"):
             c = x_BTD
             if self.query_down is not None and self.query_norm is not None:

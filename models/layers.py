@@ -100,7 +100,7 @@ class Initializer:
         return nnx.Param(jnp.array(self._start(declared)), declared=declared)
 
     def maybe(self, declared: Parameters, name: str) -> nnx.Param | None:
-        """Returns the parameter `name`, None where it is not declared."""
+        """Returns the parameter `name`, None if it is not declared."""
         return self.parameter(declared[name]) if name in declared else None
 
     def _start(self, declared: Parameter) -> Array | np.ndarray:
@@ -144,7 +144,7 @@ class Linear(nnx.Module):
 
     @classmethod
     def maybe(cls, initial: Initializer, declared: Parameters, name: str) -> "Linear | None":
-        """Returns the map `name`, None where it is not declared."""
+        """Returns the map `name`, None if it is not declared."""
         result = under(declared, name)
         return cls(initial, result) if result else None
 
@@ -184,12 +184,12 @@ class Norm(nnx.Module):
     def maybe(
         cls, initial: Initializer, declared: Parameters, name: str, *, kind: str = "rmsnorm", eps: float
     ) -> "Norm | None":
-        """Returns the norm `name`, None where it is not declared."""
+        """Returns the norm `name`, None if it is not declared."""
         result = under(declared, name)
         return cls(initial, result, kind=kind, eps=eps) if result else None
 
     def __call__(self, x: Array) -> Array:
-        """Returns x [..., width] normalised."""
+        """Returns x [..., width] normalized."""
         with jax.named_scope("norm"):
             bias = None if self.bias is None else self.bias[...]
             return recomputed(self._normalised)(x, self.scale[...], bias)

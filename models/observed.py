@@ -21,10 +21,10 @@ class Layer:
 
     Attributes:
         x_BTD: the residual stream that it reads, before the norm.
-        q_BTHK: queries, turned.
-        k_BSGK: keys, turned.
+        q_BTHK: queries, rotated.
+        k_BSGK: keys, rotated.
         v_BSGV: values.
-        attended_BTHV: what the heads attended to, as the core that runs computed it.
+        attended_BTHV: what the heads attended to, as the kernel that runs computed it.
         out_BTHV: what the heads give: the same, unless a switch changes it afterwards (a gate).
         out_HVD: the output matrix, a block a head.
         asked: positions, segments, window, bias, soft cap, sinks, scale, as `kernels.attend` took them.
@@ -52,7 +52,7 @@ class Layer:
     def maps(self, at: np.ndarray | Array) -> tuple[Array, Array]:
         """Returns (scores, weights), float32 [B, H, N, T], of the queries at columns `at`, int [N].
 
-        By the reference core's own functions, on the numbers that the core which runs was given, with every switch.
+        By the reference kernel's own functions, on the numbers that the kernel which runs was given, with every switch.
         """
         q, k = (x.astype(jnp.float32) for x in (self.q_BTHK[:, at], self.k_BSGK))
         own = {"q_positions": self.positions()[:, at], "kv_positions": self.positions(), "aligned": False}

@@ -16,7 +16,7 @@ def compiling_for(platform: str) -> Iterator[None]:
     """Within it models are built and traced as `platform` (cpu, gpu or tpu) would run them, though it is not here.
 
     A function traced outside of it keeps what it was traced with, so trace new ones (`sweeps.plan` does). `auto` in
-    config.model then means the target's core, compute dtype and layout of layers.
+    config.model then means the target's kernel, compute dtype and layout of layers.
     """
     token = _TARGET.set(platform)
     try:
@@ -31,5 +31,5 @@ def current() -> str:
 
 
 def device_kind() -> str:
-    """Returns the kind of the device that programs will run on, as JAX names it; empty where it is not here."""
+    """Returns the kind of the device that programs will run on, as JAX names it; empty if it is not here."""
     return "" if _TARGET.get() is not None else jax.devices()[0].device_kind

@@ -1,6 +1,6 @@
 """The decoder-only, pre-norm Transformer: embed, L times (attend, MLP), norm, logits.
 
-    x = dropout(table[tokens] + positions), normalised where `embedding_norm` says so
+    x = dropout(table[tokens] + positions), normalized where `embedding_norm` says so
     x = x + dropout(attention_l(norm(x)));  x = x + dropout(mlp_l(norm(x)))      l = 1 .. L
     logits = cap(norm(x) W_out)
 
@@ -202,7 +202,7 @@ class Transformer(nnx.Module):
         fresh: bool = False,
         last_only: bool = False,
     ) -> Any:
-        """Returns the final, normalised hidden states [B, T, D]; with a cache, (hidden states, cache).
+        """Returns the final, normalized hidden states [B, T, D]; with a cache, (hidden states, cache).
 
         Args as in `__call__`, and:
             layers: `self.layers()`, to take the slices once for many calls.
@@ -400,7 +400,7 @@ class Transformer(nnx.Module):
 
 
 def _saved_attention(primitive: Any, *args: Any, **params: Any) -> Any:
-    """A policy that keeps attention's output and its softmax statistics, whatever core they come from."""
+    """A policy that keeps attention's output and its softmax statistics, whatever kernel they come from."""
     fused = primitive.name == "pallas_call" or primitive.name.startswith("dot_product_attention_fwd")
     return fused or _NAMED(primitive, *args, **params)
 

@@ -13,7 +13,7 @@ from models.declared import switches
 from models.declared.flops import Flops
 from models.declared.parameter import KV, QUERY, Matrix, Parameter, Parameters, linear, nested, norm, vector
 
-Kept = dict[str, tuple[int, int]]  # name -> (heads, numbers a head) that a layer caches of each token
+Kept = dict[str, tuple[int, int]]  # name -> (heads, numbers per head) that a layer caches of each token
 
 
 @dataclasses.dataclass(frozen=True)

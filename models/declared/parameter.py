@@ -106,7 +106,7 @@ def linear(
     heads: tuple[str, ...] = (),
     head_axis: int = -1,
 ) -> Parameters:
-    """Declares y = x W + b, W [width, out] and b [out]: `kernel`, and `bias` where there is one.
+    """Declares y = x W + b, W [width, out] and b [out]: `kernel`, and `bias` if there is one.
 
     Args:
         outputs: columns by the name that makes their random key; several lie side by side.
@@ -154,7 +154,7 @@ def vector(
 
 
 def norm(width: int, *, bias: bool = False) -> Parameters:
-    """Declares a norm over `width`: `scale`, and `bias` where there is one."""
+    """Declares a norm over `width`: `scale`, and `bias` if there is one."""
     scale = vector(width, 1.0, part="norm")
     return {"scale": scale, "bias": vector(width, 0.0, part="norm")} if bias else {"scale": scale}
 

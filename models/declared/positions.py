@@ -155,7 +155,7 @@ def kind_of(name: str) -> PositionKind:
 
 
 def reach(model: ConfigDict) -> tuple[int, str] | None:
-    """Returns (the most positions that a config.model serves, why not more), None where there is no end."""
+    """Returns (the most positions that a config.model serves, why not more), None if there is no end."""
     results = []
     for name in tuple(model.position.pattern) or (model.position.kind,):
         kind = kind_of(name)

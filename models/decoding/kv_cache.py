@@ -38,7 +38,7 @@ class Layout:
     Layers that read another's keys and values keep nothing: a layer below is one that has its own.
     """
 
-    arrays: tuple[tuple[tuple[str, int, int], ...], ...]  # of each layer: name, heads G, numbers a head K
+    arrays: tuple[tuple[tuple[str, int, int], ...], ...]  # of each layer: name, heads G, numbers per head K
     windows: tuple[int | None, ...]  # of each layer
     storage: str  # auto, int8 or fp8
     dtype: Any  # of what is stored as it is
@@ -94,7 +94,7 @@ class KVCache:
         Args:
             config: a resolved config.model.
             batch: rows.
-            capacity: the most tokens a row can hold, where not all layers roll.
+            capacity: the most tokens per row can hold, where not all layers roll.
             dtype: of what is stored as it is; None: the compute dtype.
         """
         kinds = {plan.position for plan in plans(config)}
@@ -225,7 +225,7 @@ class KVCache:
         Args:
             tokens: int32 [B, T].
             positions: int32 [B|1, T], each in its own sequence; None: those after each row's last token.
-            segments: int32 [B|1, T], 0 for padding; None: no padding, and one sequence a row.
+            segments: int32 [B|1, T], 0 for padding; None: no padding, and one sequence per row.
             fresh: nothing was placed before.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Attention: one function, `attend`, and the cores behind it; `choose` alone says which of them runs."""
+"""Attention: one function, `attend`, and the kernels behind it; `choose` alone says which of them runs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -85,7 +85,7 @@ def attend(
         sinks: [H], see above; neither scaled nor capped.
         weighting: what makes weights of scores in the softmax's place, for `reference` alone.
         scale: multiplies q.k; None: 1/sqrt(K).
-        kernel: a core's name, or auto.
+        kernel: a kernel's name, or auto.
         aligned: whether query i is key row S - T + i and positions grow along the row within each segment
             (self-attention without a cache); then blocks that the row order hides are skipped. Give False for a cache.
         platform: cpu, gpu or tpu; None: where JAX runs.
@@ -120,7 +120,7 @@ def attend(
         positions=masking.has_positions or cut,
         aligned=aligned and not cut,
     )
-    # What few cores know is given only where it is asked for.
+    # What few kernels know is given only where it is asked for.
     rare: dict[str, Any] = {} if scores is None else {"scores": scores}
     if sinks is not None:
         rare["sinks"] = sinks

@@ -49,7 +49,7 @@ class BiasBlocks:
         return [jnp.zeros_like(x) for x in constants if _is_float(x)]
 
     def cotangents(self, constants: Constants, gradients: Sequence[Array]) -> tuple[Array | None, ...]:
-        """Returns a gradient for each constant, None where it is not floating."""
+        """Returns a gradient for each constant, None if it is not floating."""
         rest = iter(gradients)
         return tuple(next(rest) if _is_float(x) else None for x in constants)
 

@@ -1,4 +1,4 @@
-"""The one place that decides which attention core runs."""
+"""The one place that decides which attention kernel runs."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ KERNELS = ("reference", "blocked", "xla", "cudnn", "splash", "flash", "fused")
 WIDEST = 256  # head dim that the fused kernel's blocks fit in a chip's fast memory with
 
 # Where whole score arrays begin to cost more than they save: from this many (query, key) pairs a head on, auto takes
-# a core whose memory is linear.
+# a kernel whose memory is linear.
 WHOLE_SCORES = 2048 * 2048
 
 
@@ -40,7 +40,7 @@ def choose(
     positions: bool = False,
     aligned: bool = True,
 ) -> str:
-    """Returns the name of the core that runs: `kernel` itself, or what `auto` comes to. Pure.
+    """Returns the name of the kernel that runs: `kernel` itself, or the choice of `auto`. Pure.
 
     `auto`: one query (decoding), and whatever reads the scores, takes `reference`; the CPU `blocked`; a GPU `cudnn`
     where it can do the whole job inside the kernel; a TPU `splash` where that can; `fused` for what these cannot;
@@ -75,7 +75,7 @@ def choose(
             f"{nearest(kernel, KERNELS)}"
         )
     platform = "gpu" if platform in ("cuda", "rocm") else platform
-    # A core that wants keys and values of one width is given both at the larger.
+    # Kernels that need keys and values of equal width get both at the larger.
     needs = {"platform": platform, "dtype": dtype, "head_dim": max(head_dim, value_dim or 0), "batch": batch,
              "bias": bias, "by_head": by_head, "scores": scores, "weighting": weighting,
              "q_len": q_len, "kv_len": kv_len, "soft_cap": soft_cap,
@@ -125,7 +125,7 @@ def obstacle(
     positions: bool,
     aligned: bool,
 ) -> str | None:
-    """Returns why a core cannot do what is asked, or None."""
+    """Returns why a kernel does not support the call, or None."""
     if scores and kernel != "reference":
         return "never holds the whole scores, which the positions read (CoPE); reference does"
     if weighting and kernel != "reference":
@@ -170,11 +170,11 @@ def obstacle(
 
 
 def kernel_for(config: ConfigDict, *, length: int, platform: str, packed: bool, cut: bool = False) -> str:
-    """Returns the name of the core that training runs, for run.json.
+    """Returns the name of the kernel that training runs, for run.json.
 
     Args:
         config: a resolved config.model.
-        length: tokens a row.
+        length: tokens per row.
         platform: cpu, gpu or tpu.
         packed: whether the batches carry segments and positions.
         cut: whether devices share a row's tokens (mesh.context).

@@ -1,6 +1,6 @@
-"""Attention on several devices: every device runs the core on its own rows, heads and queries, and sends nothing.
+"""Attention on several devices: every device runs the kernel on its own rows, heads and queries, and sends nothing.
 
-A core is a loop over blocks, or a kernel that no partitioner can look into. So each device calls it on what it holds:
+It is a loop over blocks, or a custom call that no partitioner can look into. So each device calls it on what it holds:
 rows by "batch", heads by "heads", and where sequences are divided ("length") its queries against all keys and values,
 which are gathered before.
 """
@@ -33,7 +33,7 @@ def divided(
     sinks: Array | None = None,
     **settings: Any,
 ) -> Array:
-    """Returns what `core` does with all of it, [B, T, H, V]; arguments as of a core."""
+    """Returns what `core` does with all of it, [B, T, H, V]; arguments as of a kernel."""
     heads = axes.shards("heads")
     k_BSGK, v_BSGV = (repeated(x, heads) for x in (k_BSGK, v_BSGV))
     masking = _with_positions(masking) if axes.shards("length") > 1 else masking

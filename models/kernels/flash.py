@@ -1,4 +1,4 @@
-"""JAX's flash attention for TPUs (Pallas): the core that takes a bias there, as a whole array."""
+"""JAX's flash attention for TPUs (Pallas): the kernel that takes a bias there, as a whole array."""
 
 import jax.numpy as jnp
 from jax import Array

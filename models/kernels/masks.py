@@ -65,7 +65,7 @@ class Masking:
         )
 
     def visible(self) -> Array | None:
-        """Returns the whole mask, bool [B|1, T, S], or None where every key is visible."""
+        """Returns the whole mask, bool [B|1, T, S], or None if every key is visible."""
         if self.by_index:
             plain = dataclasses.replace(self, q_positions=None, kv_positions=None)
             q_places, kv_places = plain.places()

@@ -1,4 +1,4 @@
-"""What the Pallas cores share: whole blocks, and running them interpreted where there is no accelerator."""
+"""What the Pallas kernels share: whole blocks, and running them interpreted where there is no accelerator."""
 
 import contextlib
 import contextvars
@@ -18,7 +18,7 @@ _INTERPRETED = contextvars.ContextVar[str | None]("interpreted", default=None)
 
 @contextlib.contextmanager
 def interpreting(platform: str = "tpu") -> Iterator[None]:
-    """Within it Pallas cores run interpreted on any platform, and `attend` decides as on a TPU (or, if asked, a gpu).
+    """Within it Pallas kernels run interpreted on any platform, and `attend` decides as on a TPU (or, if asked, a gpu).
 
     For tests and for `eval.equivalence`: slow, and the arithmetic is this platform's. What is differentiated must be
     differentiated within it too, and a function compiled outside of it stays as it was.
@@ -40,7 +40,7 @@ def platform() -> str:
 
 
 def interpreted() -> bool:
-    """Tells whether this is within `interpreting`."""
+    """Returns whether this is within `interpreting`."""
     return _INTERPRETED.get() is not None
 
 
@@ -51,6 +51,6 @@ def whole(length: int) -> tuple[int, int]:
 
 
 def segments(given: Array | None, rows: int, length: int, padded: int) -> Array:
-    """Returns int32 [rows, padded] segment ids, 0 for what padding added; None: one sequence a row."""
+    """Returns int32 [rows, padded] segment ids, 0 for what padding added; None: one sequence per row."""
     ids = jnp.ones((rows, length), jnp.int32) if given is None else given
     return raised(jnp.broadcast_to(ids, (rows, length)).astype(jnp.int32), 1, padded)

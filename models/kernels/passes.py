@@ -71,7 +71,7 @@ def forward(
         parts = [rows_forward(index) for index in range(blocks(job.T, job.block_q))]
         outs, sums = (jnp.stack(x) for x in zip(*parts, strict=True))
     elif job.one_row:
-        # Known row numbers leave no loop where there is one block.
+        # Known row numbers leave no loop if there is one block.
         outs, sums = (x[None] for x in rows_forward(0))
     else:
         outs, sums = lax.map(rows_forward, jnp.arange(blocks(job.T, job.block_q)))

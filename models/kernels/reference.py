@@ -1,4 +1,4 @@
-"""Attention in the few plain lines that every other core is compared with; also decoding's core."""
+"""Attention in the few plain lines that every other kernel is compared with; also decoding's kernel."""
 
 import jax
 import jax.numpy as jnp

@@ -19,7 +19,7 @@ class Cope(Scheme, nnx.Module):
     each layer's own and shared by its heads; it starts at zero, as in the authors' code. s is what the softmax would
     see without this: scaled by `attention.scale`, capped where there is a cap; q.e is not scaled, as in the paper's
     listing (the authors' repository also scales it unless told not to). The sum runs in the order of positions and
-    in float32, over the window where there is one. Needs all scores of a query at once, so the `reference` core.
+    in float32, over the window if there is one. Needs all scores of a query at once, so the `reference` kernel.
     """
 
     places: ClassVar[frozenset[str]] = frozenset({"scores"})

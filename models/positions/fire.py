@@ -22,7 +22,7 @@ class Fire(Scheme, nnx.Module):
     c, L and f are learned, for each layer apart (the paper's FIRE; its variant FIRE-S shares them). i and j count from
     0. As in the authors' code c and L are taken by absolute value, where the paper asks for c, L > 0; L is its first
     value times a learned multiplier; and 1e-6 is added to the denominator. f's weights start as all matrices here do
-    (`init`, `init_std`; fan-in 1 for its hidden layer, biases drawn alike), not as PyTorch's linear layers.
+    (`init`, `init_std`; fan-in 1 for its hidden layer, biases too), not as PyTorch's linear layers.
     The quotient reads i, so this bias depends on more than the distance.
     """
 

@@ -12,7 +12,7 @@ def sequence_lengths(positions: Array, segments: Array | None = None, of: Array 
 
     Args:
         positions: int32 [B|1, S], each token's position in its own sequence.
-        segments: int32 [B|1, S], 0 for padding, else the document's number; None: one sequence a row.
+        segments: int32 [B|1, S], 0 for padding, else the document's number; None: one sequence per row.
         of: int32 [B, T], segments of other tokens (the queries of a step against a cache) to answer for.
 
     Returns:

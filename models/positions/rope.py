@@ -20,7 +20,7 @@ PAIRINGS = ("half", "interleaved")
 
 @dataclasses.dataclass(frozen=True)
 class Rope(Scheme):
-    """Turns pair i of queries and keys by the angle p * w_i, w_i = theta^(-2i/r), so that q.k sees p_q - p_k alone.
+    """Rotates pair i of queries and keys by the angle p * w_i, w_i = theta^(-2i/r), so that q.k sees p_q - p_k alone.
 
     Only the first r dims turn; r is also the exponent's denominator, as in GPT-NeoX and Phi. Pairing `half` joins
     dim i with i + r/2 (Llama), `interleaved` 2i with 2i + 1 (GPT-J). A scaling changes the w_i and may multiply cos
@@ -47,7 +47,7 @@ class Rope(Scheme):
     def rotate(
         self, x_BTHK: Array, positions: Array | None = None, lengths: Array | None = None, *, keys: bool = False
     ) -> Array:
-        """Returns x [B, T, H, K], queries or keys alike, turned by their positions.
+        """Returns x [B, T, H, K], queries or keys, rotated by their positions.
 
         Raises:
             ValueError: the scaling depends on the length and positions are given without lengths.
@@ -69,9 +69,9 @@ class Rope(Scheme):
 
 
 def turn(x: Array, cos: Array, sin: Array, pairing: str) -> Array:
-    """Turns the first 2 * cos.shape[-1] dims of x and leaves the rest.
+    """Rotates the first 2 * cos.shape[-1] dims of x and leaves the rest.
 
-    The gradient of x is turned back, where JAX's own would add up padded slices; the angles have none, for they come
+    The gradient of x is rotated back, while JAX's own would sum padded slices; the angles have none, for they come
     from positions and nothing in them is learned.
     """
     return _turned(x, jax.lax.stop_gradient(cos), jax.lax.stop_gradient(sin), pairing)

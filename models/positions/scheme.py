@@ -23,7 +23,7 @@ class Scheme:
     A subclass overrides the methods of the places it acts in and names these in `places`:
 
     - `embed`: adds to the token embedding (learned, sinusoidal);
-    - `rotate`: turns queries and keys (RoPE and its kin);
+    - `rotate`: rotates queries and keys (RoPE and its kin);
     - `bias`: gives a function of positions that is added to the scores (ALiBi, T5, ...);
     - `scores`: reads the scores themselves and adds to them (CoPE).
 
@@ -45,7 +45,7 @@ class Scheme:
 
     @property
     def score_factor(self) -> float | Array:
-        """What multiplies the scores of multi-head latent attention, of which `rotate` turns a part alone."""
+        """What multiplies the scores of multi-head latent attention, of which `rotate` rotates a part alone."""
         return 1.0
 
     def check(self, length: int) -> None:
@@ -62,7 +62,7 @@ class Scheme:
     def rotate(
         self, x_BTHK: Array, positions: Array | None = None, lengths: Array | None = None, *, keys: bool = False
     ) -> Array:
-        """Returns queries, or keys where `keys` says so, turned by their positions.
+        """Returns queries, or keys where `keys` says so, rotated by their positions.
 
         `lengths` is int32 [B|1, T]: for each token the length of its own sequence (see `sequence_lengths`); only
         read where `uses_lengths`.

@@ -48,7 +48,7 @@ def slowest_stretch(config: ConfigDict, length: int) -> float | None:
         length: tokens of the sequence.
 
     Returns:
-        1 where nothing is stretched; None where the model has no scheme that a scaling acts on.
+        1 where nothing is stretched; None if the model has no scheme that a scaling acts on.
     """
     from models.positions import build
 
@@ -69,7 +69,7 @@ def share(config: ConfigDict, length: int | None) -> tuple[ConfigDict, Frequenci
 
     Args:
         config: a resolved config.model.
-        length: of every sequence, one sequence a row; None: sequences of other lengths come too, and a scaling that
+        length: of every sequence, one sequence per row; None: sequences of other lengths come too, and a scaling that
             reads the length stays as it is, with no numbers.
     """
     from models.positions import build

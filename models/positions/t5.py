@@ -52,7 +52,7 @@ class T5(Scheme, nnx.Module):
     def bias(self) -> HeadBias:
         """Returns the function of query positions [B|1, T] and key positions [B|1, S] that is added: [B|1, H, T, S]."""
         table_NH = self.bias_table[...]
-        # From max_distance on all is one bucket. Looked up, so that every platform rounds the logarithm alike.
+        # From max_distance on all is one bucket. Looked up, so that every platform rounds the logarithm the same.
         bucket_of = buckets_of(np.arange(self.max_distance + 1), self.buckets, self.max_distance)
 
         def added(q_positions: Array, kv_positions: Array) -> Array:

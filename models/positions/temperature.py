@@ -48,7 +48,7 @@ class Temperature:
     nope_only: bool  # acts only in layers without positions
 
     def acts(self, scheme: Scheme) -> bool:
-        """Tells whether queries of a layer with this scheme get a factor."""
+        """Returns whether queries of a layer with this scheme get a factor."""
         return not (self.nope_only and scheme.places)
 
     def factor(self, positions: Array) -> Array:
@@ -63,7 +63,7 @@ class Temperature:
 
 
 def build(config: ConfigDict) -> Temperature | None:
-    """Returns the temperature of a resolved config.model, None where there is none.
+    """Returns the temperature of a resolved config.model, None if there is none.
 
     `layers` auto is Llama 4's own choice, the layers without positions, for llama4, and all layers for the others.
 

@@ -49,7 +49,7 @@ class XPos(Scheme):
     def rotate(
         self, x_BTHK: Array, positions: Array | None = None, lengths: Array | None = None, *, keys: bool = False
     ) -> Array:
-        """Returns queries, or keys where `keys` says so, [B, T, H, K], turned and stretched by their positions.
+        """Returns queries, or keys where `keys` says so, [B, T, H, K], rotated and stretched by their positions.
 
         Raises:
             ConfigError: positions None and more than are allowed (see `check`).

@@ -14,7 +14,7 @@ class ValueMix(nnx.Module):
 
     v_1 are the values of the first layer, which it mixes with its own like any other (value residual: ResFormer, Zhou
     et al., arXiv 2410.17897, section 3.2). `fixed`: a1 = a2 = 1/2, which leaves the first layer as it is; `learned`:
-    two numbers a layer that begin there. E is a table [V, G Kv] of value embeddings, one for all layers (`shared`) or
+    two numbers per layer that begin there. E is a table [V, G Kv] of value embeddings, one for all layers (`shared`) or
     one a layer (`layer`), drawn at a deviation of 1 unless `init_std` is set; b1 and b2 are learned by layer and begin
     at 1/2 (modded-nanogpt, whose tables serve some layers alone).
     """
@@ -30,7 +30,7 @@ class ValueMix(nnx.Module):
         Args:
             v_BTGV: the layer's own.
             first_BTGV: the first layer's, where they are mixed in.
-            shared_BTE: of the table that all layers share, [B, T, G Kv], where there is one.
+            shared_BTE: of the table that all layers share, [B, T, G Kv], if there is one.
             tokens_BT: int32, of which a layer looks up its own table.
         """
         dtype = v_BTGV.dtype
