@@ -120,7 +120,7 @@ def attend(
         positions=masking.has_positions or cut,
         aligned=aligned and not cut,
     )
-    # What few kernels know is given only where it is asked for.
+    # Options that few kernels support are passed only if they are set.
     rare: dict[str, Any] = {} if scores is None else {"scores": scores}
     if sinks is not None:
         rare["sinks"] = sinks
