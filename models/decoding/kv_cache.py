@@ -94,7 +94,7 @@ class KVCache:
         Args:
             config: a resolved config.model.
             batch: rows.
-            capacity: the most tokens per row can hold, where not all layers roll.
+            capacity: maximum tokens per row, unless all layers roll.
             dtype: of what is stored as it is; None: the compute dtype.
         """
         kinds = {plan.position for plan in plans(config)}
