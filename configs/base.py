@@ -17,6 +17,7 @@ import math
 
 from ml_collections import ConfigDict
 
+from configs.evaluations import of_kind
 from configs.rules import attention, data, mesh, mlp, optimizer, positions, sources, tasks
 from configs.schema import (
     ARGUMENT,
@@ -42,7 +43,7 @@ _HEADS = rule(f"above 0 and at most {MOST_HEADS}", lambda value: 0 < value <= MO
 _COUNTS = each("whole numbers above 0", int, lambda item: item > 0)
 # Of `compare`: the evaluations whose numbers a field shapes.
 _NOTHING: tuple[str, ...] = ()
-_QUALITY, _COST = ("loss", "retrieval"), ("throughput", "memory", "profile")
+_QUALITY, _COST = of_kind("quality"), of_kind("cost")
 
 _MLA = group(  # attention.kind = mla; the unset sizes resolve to DeepSeek-V2's proportions
     kv_rank=unset(int, "of the latent that keys and values come from; unset: 4 head_dim", _POSITIVE,

@@ -11,6 +11,7 @@ from typing import Any
 
 from configs import fields
 from configs.errors import nearest
+from configs.evaluations import EVALUATIONS
 
 
 @dataclass(frozen=True)
@@ -22,17 +23,17 @@ class Choice:
     key: str = ""
 
 
+def _measured() -> dict[str, Choice]:
+    return {
+        column.key: Choice(column.meaning, name, column.needs)
+        for name, evaluation in EVALUATIONS.items()
+        for column in evaluation.columns
+    }
+
+
+# Those of evaluations, then those of every run.
 COLUMNS: dict[str, Choice] = {
-    "loss": Choice("validation loss with its 95% interval", "loss"),
-    "difference": Choice("difference of loss from the baseline, with its interval", "loss", "baseline"),
-    "p": Choice("p of that difference after Holm's correction", "loss", "baseline"),
-    "bits": Choice("bits per byte", "loss"),
-    "target": Choice("tokens to the study's target loss", "loss", "target"),
-    "retrieval": Choice("retrieval at every length measured", "retrieval"),
-    "effective": Choice("effective length of retrieval", "retrieval"),
-    "train": Choice("training speed, tokens/s", "throughput"),
-    "decode": Choice("decoding speed, tokens/s", "throughput"),
-    "memory": Choice("peak memory of a training step", "memory"),
+    **_measured(),
     "parameters": Choice("parameters in all"),
     "flops": Choice("training FLOPs a token"),
     "kv": Choice("KV cache, bytes a token"),

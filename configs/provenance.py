@@ -28,6 +28,7 @@ from typing import Any
 
 from configs import base, fields
 from configs.documents import ordinary
+from configs.evaluations import EVALUATIONS
 
 PARTS = ("run", "parents", "data", "step", "checkpoint", "question")
 RUN = PARTS[:-1]  # what makes a result one of this run, whatever it was asked
@@ -35,11 +36,7 @@ RUN = PARTS[:-1]  # what makes a result one of this run, whatever it was asked
 # Where files lie: what they hold counts, and is known by the data's fingerprint and by `parents`.
 PLACES = ("init_from", "data.path", "data.validation_path", "data.mixture", "data.tokenizer", "data.tfds.data_dir")
 
-# Lists of conditions, each with a number of its own: what both were asked is compared, where each run was asked what
-# its own config says. The rows of lengths are cut from those of the longest, so that of the loss they shape every one.
-LISTS = {"retrieval": ("eval.multiples", "eval.lengths", "eval.scalings"), "loss": ("eval.scalings",)}
 PLAIN = frozenset((str, float, bool, type(None), list))  # types of JSON that are no object
-RESOLVED = {"loss": ("source",), "heads": ("source",), "retrieval": ("task", "pairs")}  # keys of the result
 
 
 def flat(values: Any, prefix: str = "") -> dict[str, Any]:
@@ -186,7 +183,7 @@ def question(evaluation: str, config: Any, result: Mapping[str, Any]) -> dict[st
     """
     requested = {name: value for name, value in flat(config).items() if name.startswith(("eval.", "data."))}
     results = {name: value for name, value in requested.items() if shapes(name, evaluation)}
-    return results | {name: result[name] for name in RESOLVED.get(evaluation, ()) if name in result}
+    return results | {name: result[name] for name in EVALUATIONS[evaluation].resolved if name in result}
 
 
 def of_result(workdir: Path, evaluation: str, config: Any, result: Mapping[str, Any], step: int) -> dict[str, Any]:
@@ -218,7 +215,7 @@ def _earlier_question(evaluation: str, config: Any, result: Mapping[str, Any]) -
     used = flat({"eval": result.get("settings")})
     requested = flat(config) | {name: value for name, value in used.items() if name in fields.types()}
     results = {n: v for n, v in requested.items() if n.startswith(("eval.", "data.")) and shapes(n, evaluation)}
-    return results | {name: result[name] for name in RESOLVED.get(evaluation, ()) if name in result} or None
+    return results | {name: result[name] for name in EVALUATIONS[evaluation].resolved if name in result} or None
 
 
 def unknown(results: Mapping[str, Any]) -> bool:
@@ -331,13 +328,13 @@ def other_questions(
         as_configured: whether each run was asked what its own config says.
 
     Returns:
-        (those that make the numbers incomparable, those of LISTS: only what both were asked is compared).
+        (those that make the numbers incomparable, those of `Evaluation.lists`: only what both were asked is compared).
     """
     one, two = (_canonical(result.get("question")) for result in (own, other))
     strict: list[str] = []
     lists: list[str] = []
     for name, left, right in _settings_that_differ(one, two):
-        into = lists if as_configured and name in LISTS.get(evaluation, ()) else strict
+        into = lists if as_configured and name in EVALUATIONS[evaluation].lists else strict
         into.append(f"{name} = {left} against {right}")
     return strict, lists
 
@@ -346,7 +343,7 @@ def as_configured(results: Mapping[str, Any], evaluation: str, config: Any) -> b
     """Tells whether a result's lists of conditions are those that its run's config.json asks for."""
     requested, expected = results.get("question"), question(evaluation, config, {})
     return isinstance(requested, Mapping) and all(
-        requested.get(n) == expected.get(n) for n in LISTS.get(evaluation, ())
+        requested.get(n) == expected.get(n) for n in EVALUATIONS[evaluation].lists
     )
 
 

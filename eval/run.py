@@ -14,7 +14,7 @@ from configs import cli, provenance
 from configs.errors import UserError, nearest
 from configs.evaluations import EVALUATIONS
 from configs.validate import check, to_dict
-from eval import headline, options
+from eval import options
 from eval.options import DEFAULT
 from eval.progress import Quiet, Reporter
 from training.run_directory import files
@@ -50,8 +50,12 @@ def evaluate(
         if name not in EVALUATIONS:
             allowed = f"must be of {', '.join(EVALUATIONS)}{nearest(name, EVALUATIONS)}"
             raise UserError(f"--evals: {name!r} is not an evaluation; {allowed}")
-    if context != 1 and set(evals) != {"loss"}:
-        raise UserError(f"--config.mesh.context={context}: only the loss is evaluated over devices; set --evals=loss")
+    divided = [name for name, evaluation in EVALUATIONS.items() if evaluation.divided]
+    if context != 1 and not {*evals} <= {*divided}:
+        raise UserError(
+            f"--config.mesh.context={context}: only {', '.join(divided)} can be evaluated over devices; set "
+            f"--evals={','.join(divided)}"
+        )
     progress = Quiet() if progress is None else progress
     changes = {f"eval.{name}": value for name, value in (settings or {}).items()}
     config = runs.load_config(workdir)
@@ -107,7 +111,7 @@ def record(run: runs.Run, name: str, results: dict[str, Any], seconds: float, pr
         files.write_json(path, result)
     except OSError as error:
         raise UserError(f"{error.filename2 or path}: cannot be written: {error.strerror or error}") from error
-    measured = headline.number(name, result)
+    measured = EVALUATIONS[name].line(result)
     progress.say(f"{name}: {path} ({seconds:.1f} s){f': {measured}' if measured else ''}")
     return result
 

@@ -10,9 +10,11 @@ if not __package__:  # started by path, so nothing can be imported
 import csv
 import hashlib
 import io
+import itertools
 import json
 import math
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,10 @@ import pandas as pd
 from configs import cli
 from configs.documents import ordinary
 from configs.errors import UserError
+from configs.evaluations import EVALUATIONS, Evaluation, load
 from configs.folders import own
 from report import live, options
-from report.charts import effects, emphasis, export, grid, heads, ladder, lengths, profile, selection, training
+from report.charts import effects, emphasis, export, ladder, selection, training
 from report.charts.figures import Figure
 from report.claims import comparisons
 from report.claims.comparing import claims
@@ -105,23 +108,18 @@ def figures(study: Study) -> list[Figure]:
         effects.chains(study),
         training.curves(study, "train_loss", "training loss", smooth=True),
         training.curves(study, "val_loss", "validation loss", smooth=False),
-        training.by_position(study),
-        lengths.loss_by_length(study),
-        lengths.loss_by_protocol(study),
-        lengths.loss_by_position_beyond(study),
-        lengths.retrieval_by_length(study),
-        *training.costs(study),
-        profile.where_time_goes(study),
+        *itertools.chain.from_iterable(_charts(study, evaluation) for evaluation in EVALUATIONS.values()),
+        *training.sizes(study),
         selection.loss_by_value(study),
         *ladder.figures(study, claims(study).ladder),
-        lengths.loss_by_scaling(study),
-        lengths.retrieval_by_scaling(study),
-        grid.retrieval_by_pairs(study),
-        grid.heat_map(study),
-        grid.heat_map(study, "exact_match"),
-        heads.entropy_map(study),
     ]
     return [emphasis.emphasised(figure, study) for figure in results if figure is not None]
+
+
+def _charts(study: Study, evaluation: Evaluation) -> Iterator[Figure | None]:
+    for name in evaluation.charts:
+        result = load(name)(study)
+        yield from result if isinstance(result, list) else [result]
 
 
 def _draw(study: Study, prefix: str, out: Path) -> list[tuple[Figure, html.Image]]:

@@ -76,6 +76,11 @@ def heat_map(study: Study, measure: str = "accuracy") -> Figure | None:
     return Figure(key, title, caption, spec, False, width, True, len(panels))
 
 
+def exact_matches(study: Study) -> Figure | None:
+    """Returns `heat_map` of the rows all of whose answers are right."""
+    return heat_map(study, "exact_match")
+
+
 def _notes(study: Study, rows: list[dict[str, Any]], panels: int) -> str:
     words = f" Dashed frames: fewer than {FEW} independent answers, too few to rank." if any(
         row["few"] for row in rows

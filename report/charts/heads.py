@@ -1,8 +1,6 @@
-"""Statistics of heads, from eval/heads.json: the heat map of layers and heads, and the numbers of the table."""
+"""Statistics of heads, from eval/heads.json: the heat map of layers and heads."""
 
 import math
-import statistics
-from collections.abc import Callable
 from typing import Any
 
 import altair as alt
@@ -10,39 +8,7 @@ import altair as alt
 from report.charts.figures import Figure, finish, on, tip
 from report.charts.figures import panels as in_panels
 from report.charts.grid import PANELS, balanced
-from report.reading.directories import Arm, Run, Study, dig, number, objects, text
-from report.reading.measures import by_seed
-
-Number = Callable[[Run], float]
-
-
-def _mean(values: list[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return statistics.fmean(finite) if finite else math.nan
-
-
-def entropy(run: Run) -> float:
-    """Returns the mean over heads of the entropy as a share of its maximum."""
-    return _mean([number(one.get("entropy_share")) for one in objects(run.evals.get("heads"), "heads")])
-
-
-def divergence(run: Run) -> float:
-    """Returns the mean over layers of the Jensen-Shannon divergence between heads, nats."""
-    return _mean([number(dig(one, "divergence", "mean")) for one in objects(run.evals.get("heads"), "layers")])
-
-
-def dead(run: Run) -> float:
-    """Returns the number of dead heads; nan if not measured."""
-    heads = list(objects(run.evals.get("heads"), "heads"))
-    return float(sum(bool(text(one.get("dead"))) for one in heads)) if heads else math.nan
-
-
-# key, heading, note, source, the number, its format
-SHOWN: list[tuple[str, str, str, str, Number, Callable[[float], str]]] = [
-    ("entropy", "entropy", "of attention, of the maximum", "heads.entropy_share", entropy, lambda x: f"{100 * x:.1f}%"),
-    ("apart", "heads apart", "JS divergence, nats", "layers.divergence.mean", divergence, lambda x: f"{x:.3f}"),
-    ("dead", "dead heads", "silent or uniform", "heads.dead", dead, lambda x: f"{x:g}"),
-]
+from report.reading.directories import Arm, Run, Study, number, objects, text
 
 
 def entropy_map(study: Study) -> Figure | None:
@@ -111,8 +77,3 @@ def _rows(arm: Arm, run: Run) -> list[dict[str, Any]]:
         row |= {key: number(one.get(key)) for key in ("distance", "first", "previous", "importance")}
         results.append(row)
     return results
-
-
-def number_of(arm: Arm, measure: Number) -> float:
-    """Returns the mean over seeds; nan if there is none."""
-    return _mean(list(by_seed(arm, measure).values()))

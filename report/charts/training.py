@@ -221,18 +221,35 @@ def by_position(study: Study) -> Figure | None:
     )
 
 
-COSTS: list[tuple[str, str, Callable[[Run], float]]] = [
+Cost = tuple[str, str, Callable[[Run], float]]
+SPEEDS: list[Cost] = [
     ("train-speed", "training tokens/s", from_eval("throughput", "train", "tokens_per_second")),
     ("decode-speed", "decoded tokens/s", from_eval("throughput", "decode", "tokens_per_second")),
+]
+SIZES: list[Cost] = [
     ("parameters", "parameters", from_info("parameters", "total")),
     ("kv-bytes", "KV cache, bytes/token", from_info("kv_bytes_per_token")),
-    ("memory", "train step's peak memory, bytes", train_memory),
 ]
+MEMORY: Cost = ("memory", "train step's peak memory, bytes", train_memory)
 
 
-def costs(study: Study) -> list[Figure]:
-    """Returns quality against each cost in which the arms differ by more than 1%."""
-    result = [_cost(study, *cost) for cost in COSTS] if len(study.arms) > 1 else []
+def speeds(study: Study) -> list[Figure]:
+    """Returns quality against each speed in which the arms differ by more than 1%."""
+    return _costs(study, SPEEDS)
+
+
+def sizes(study: Study) -> list[Figure]:
+    """Returns quality against each size of the model in which the arms differ by more than 1%."""
+    return _costs(study, SIZES)
+
+
+def memory(study: Study) -> list[Figure]:
+    """Returns quality against memory where the arms differ in it by more than 1%."""
+    return _costs(study, [MEMORY])
+
+
+def _costs(study: Study, costs: list[Cost]) -> list[Figure]:
+    result = [_cost(study, *cost) for cost in costs] if len(study.arms) > 1 else []
     return [figure for figure in result if figure is not None]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from configs import provenance
 from configs.environment import relevant
-from configs.evaluations import EVALUATIONS
+from configs.evaluations import EVALUATIONS, load
 from report.page.formats import DASH, count, counted, listed, percent, plural
 from report.reading import selecting
 from report.reading.directories import Arm, Run, Study, dig, items, mapping, number, text
@@ -312,13 +312,6 @@ def _device(raw: dict[str, Any]) -> str:
     return f"{amount + ' x ' if amount else ''}{text(raw.get('kind')) or text(raw.get('platform'))}"
 
 
-def _scored(run: Run) -> str:
-    tokens = number(dig(run.evals.get("loss"), "tokens"))
-    split = text(dig(run.evals.get("loss"), "split"))
-    part = f" of the {split} text" if split not in ("", "validation") else ""
-    return f"{counted(tokens)} tokens{part}" if math.isfinite(tokens) else ""
-
-
 def _commit(run: Run) -> str:
     commit = text(run.info.get("git_commit"))[:10]
     return f"{commit} with uncommitted changes" if commit and run.info.get("git_dirty") is True else commit
@@ -331,10 +324,10 @@ def _settings(run: Run) -> str:
     return ", ".join(f"{name}={value}" for name, value in result.items()) or "the defaults"
 
 
+_OF_EVALUATIONS = {one: name for name, evaluation in EVALUATIONS.items() for one in evaluation.shared}
 _SHARED: list[tuple[str, str, Callable[[Run], str]]] = [
     (REFUSED, "data", _fingerprint),
-    (REFUSED, "validation", _scored),
-    (REFUSED, "task", lambda run: text(dig(run.evals.get("retrieval"), "task"))),
+    *((REFUSED, one.name, load(one.read)) for one in _OF_EVALUATIONS),
     (DIFFERS, "budget", _budget),
     (DIFFERS, "kernel", lambda run: text(run.info.get("attention_kernel"))),
     (DIFFERS, "dtype", lambda run: text(run.info.get("dtype"))),
@@ -344,12 +337,11 @@ _SHARED: list[tuple[str, str, Callable[[Run], str]]] = [
     (NOTE, "JAX", lambda run: text(dig(run.info, "versions", "jax"))),
 ]
 # Marks that concern one evaluation; all others concern every measure.
-_ABOUT = {"validation": "loss", "task": "retrieval"} | {f"{name} question": name for name in EVALUATIONS}
-_MEASURED = ("validation", "task")  # known only if the evaluation ran
+_ABOUT = {one.name: name for one, name in _OF_EVALUATIONS.items()} | {f"{name} question": name for name in EVALUATIONS}
+_MEASURED = tuple(one.name for one in _OF_EVALUATIONS)  # known only if the evaluation ran
 _NAMES = {
     "data": "data",
-    "validation": "validation tokens",
-    "task": "retrieval task",
+    **{one.name: one.words for one in _OF_EVALUATIONS},
     "budget": "budget",
     "kernel": "attention kernel",
     "dtype": "dtype",

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from configs.columns import COLUMNS
+from configs.evaluations import EVALUATIONS
 from report.claims.comparable import swept
 from report.claims.comparing import RESOLVED, comparisons
 from report.page import formats
@@ -21,7 +22,8 @@ COLUMN = 240.0  # points: a column of a two-column paper
 LETTER, SMALL_LETTER = 4.7, 3.7  # average points of a letter in \small and in \scriptsize
 GAP = 8.0  # points between two columns
 LONGEST_NAME = 105.0  # points of the arms' column; longer names have a line of their own
-SPEEDS = ("train", "decode")
+# Columns that a busy machine shapes, with their evaluation.
+SPEEDS = {column.key: name for name, one in EVALUATIONS.items() if one.timed for column in one.columns}
 SAME = ("parameters", "flops", "kv", "kernel", "seeds", "effective")  # left out by default if all arms are equal
 
 
@@ -197,7 +199,7 @@ def _paper(study: Study, arm: Arm, column: Column, cell: Cell) -> Cell:
         return Cell(f"{cell.text}{star}", ends or "1 seed")
     if column.key.startswith("retrieval"):
         return Cell(cell.text.removesuffix("%"), cell.sub.split("] ")[0] + "]" if "] " in cell.sub else cell.sub)
-    if column.key in SPEEDS and timed_under_load(arm):
+    if column.key in SPEEDS and timed_under_load(arm, SPEEDS[column.key]):
         return Cell(cell.text, "under load")
     return Cell(cell.text, cell.sub)
 

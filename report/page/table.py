@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import statistics
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -9,8 +10,8 @@ from typing import Any
 
 from configs import fields
 from configs.errors import ConfigError
+from configs.evaluations import EVALUATIONS, evaluation
 from configs.rules import tasks
-from report.charts import heads
 from report.claims.comparable import Mark, agreements, marks, matched, reference_arm
 from report.claims.comparing import Comparison, comparisons, shown
 from report.page import formats
@@ -22,6 +23,7 @@ from report.reading.measures import (
     Number,
     answers,
     bits_per_byte,
+    by_seed,
     effective_lengths,
     from_eval,
     from_info,
@@ -39,7 +41,6 @@ from report.reading.measures import (
     source_loss,
     spread,
     timed_under_load,
-    train_memory,
 )
 from report.statistics.intervals import Estimate
 
@@ -65,6 +66,8 @@ class Column:
     source: str = ""
 
 
+# Columns that evaluations declare, each with its evaluation; those without a heading are drawn here.
+MEASURED = [(name, one) for name, declared in EVALUATIONS.items() for one in declared.columns if one.heading]
 LOSS = "eval/loss.json:loss"
 MOST_SOURCES = 8  # maximum texts of a mixture with a column
 AT_MOST = "\N{LESS-THAN OR EQUAL TO}"
@@ -150,13 +153,11 @@ def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]
         ] or [Column("retrieval", "retrieval", "right", source=RETRIEVAL)]
         if any(effective_lengths(arm)[0] for arm in study.arms):
             columns += [Column("effective", "effective length", _threshold(study), source=EFFECTIVE)]
-    if _asked(study, "throughput"):
-        speed = "eval/throughput.json:{}.tokens_per_second"
-        columns += [Column(part, part, "tokens/s", source=speed.format(part)) for part in ("train", "decode")]
-    if _asked(study, "memory"):
-        columns += [Column("memory", "memory", "train step, peak", source="eval/memory.json:compiled.train_step.peak")]
-    if _asked(study, "heads"):
-        columns += [Column(*shown[:3], source=f"eval/heads.json:{shown[3]}") for shown in heads.SHOWN]
+    columns += [
+        Column(one.key, one.heading, one.note, source=f"eval/{name}.json:{one.source}")
+        for name, one in MEASURED
+        if _asked(study, name) and (one.default or one.key in study.columns)
+    ]
     columns += [
         Column("parameters", "parameters", source="run.json:parameters.total"),
         Column("flops", "FLOPs/token", _formula(study), source="run.json:flops_per_token.value"),
@@ -199,9 +200,7 @@ def _cells(
         **{f"loss {name}": _estimate(source_loss(arm, name), _why(arm, "loss")) for name in loss_sources(study)},
         "retrieval": Cell(DASH, why=_why(arm, "retrieval")),
         "effective": _effective(arm),
-        "train": _rate(arm, "train"),
-        "decode": _rate(arm, "decode"),
-        "memory": _memory(arm),
+        **{one.key: _measured(arm, name, one) for name, one in MEASURED},
         "parameters": _plain(arm, from_info("parameters", "total"), formats.count),
         "flops": _plain(arm, from_info("flops_per_token", "value"), formats.count),
         "kv": _plain(arm, from_info("kv_bytes_per_token"), formats.memory),
@@ -212,9 +211,6 @@ def _cells(
     }
     config = settings.flat(settings.config_of(arm))
     cells |= {name: Cell(config.get(name, DASH), sort=config.get(name, "")) for name in study.columns if "." in name}
-    for key, *_, measure, show in heads.SHOWN:
-        value = heads.number_of(arm, measure)
-        cells[key] = Cell(show(value), "", value) if math.isfinite(value) else Cell(DASH, why=_why(arm, "heads"))
     for length in lengths:
         points = [p for p in retrieval_points(arm) if p.length == length and p.scaling == TRAINED]
         share = pooled(points)
@@ -309,23 +305,34 @@ def _difference(study: Study, arm: Arm, one: Comparison | None) -> Cell:
     return Cell(f"{sign}{fixed(one.difference.mean, places)}", f"{half}, {shown(one.verdict)}", one.difference.mean)
 
 
-def _rate(arm: Arm, part: str) -> Cell:
-    measure = from_eval("throughput", part, "tokens_per_second")
-    value = median(arm, measure)
-    if not math.isfinite(value):
-        return Cell(DASH, why=_why(arm, "throughput"))
-    if timed_under_load(arm):
-        return Cell(formats.count(value), "under load, not ranked")
-    low, high = spread(arm, measure, lambda run: dig(run.evals.get("throughput"), part, "spread"))
-    ends = f"{formats.count(low)}\N{EN DASH}{formats.count(high)}" if math.isfinite(low + high) else ""
-    return Cell(formats.count(value), ends, value)
+def _number(name: str, column: evaluation.Column) -> Number:
+    return evaluation.load(column.number) if column.number else from_eval(name, *column.source.split("."))
 
 
-def _memory(arm: Arm) -> Cell:
-    value = median(arm, train_memory)
+def _over_seeds(arm: Arm, name: str, column: evaluation.Column) -> float:
+    number = _number(name, column)
+    if not column.mean:
+        return median(arm, number)
+    values = by_seed(arm, number).values()
+    return statistics.fmean(values) if values else math.nan
+
+
+def _measured(arm: Arm, name: str, column: evaluation.Column) -> Cell:
+    """Returns a cell of a column that an evaluation declares."""
+    value = _over_seeds(arm, name, column)
     if not math.isfinite(value):
-        return Cell(DASH, why=_why(arm, "memory"))
-    return Cell(formats.memory(value), memory_source(arm), value)
+        return Cell(DASH, why=_why(arm, name))
+
+    def show(number: float) -> str:
+        return column.show.format(number) if "{" in column.show else getattr(formats, column.show)(number)
+
+    if EVALUATIONS[name].timed and timed_under_load(arm, name):
+        return Cell(show(value), "under load, not ranked")
+    below = evaluation.load(column.below)(arm) if column.below else ""
+    if column.ends:
+        low, high = spread(arm, _number(name, column), lambda run: dig(run.evals.get(name), *column.ends))
+        below = f"{show(low)}\N{EN DASH}{show(high)}" if math.isfinite(low + high) else ""
+    return Cell(show(value), below, value)
 
 
 def _plain(arm: Arm, measure: Number, show: Callable[[float], str]) -> Cell:
@@ -418,14 +425,10 @@ def _raw(
         }
     lasting = effective_lengths(arm)[0]
     row["effective_length"] = lasting[(len(lasting) - 1) // 2][0] if lasting else math.nan
-    row |= {f"heads_{key}": heads.number_of(arm, measure) for key, *_, measure, _ in heads.SHOWN}
+    row |= {one.raw: _over_seeds(arm, name, one) for name, one in MEASURED}
     states = [run.status for run in arm.runs]
     return row | {
-        "train_tokens_per_second": median(arm, from_eval("throughput", "train", "tokens_per_second")),
-        "prefill_tokens_per_second": median(arm, from_eval("throughput", "prefill", "tokens_per_second")),
-        "decode_tokens_per_second": median(arm, from_eval("throughput", "decode", "tokens_per_second")),
         "speeds_under_load": timed_under_load(arm),
-        "train_memory_bytes": median(arm, train_memory),
         "train_memory_source": memory_source(arm),
         "parameters": median(arm, from_info("parameters", "total")),
         "parameters_non_embedding": median(arm, from_info("parameters", "non_embedding")),

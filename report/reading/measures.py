@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from configs.rules import tasks
+from report.page import formats
 from report.reading.directories import Arm, Run, Study, dig, items, mapping, number, objects, text
 from report.statistics import shares
 from report.statistics.intervals import Estimate, over_seeds, wilson
@@ -383,7 +384,7 @@ def counted(study: Study) -> str:
 
 def noun(study: Study) -> str:
     """Returns the noun for the items of the study's retrieval task: pairs, hops, tokens or needles."""
-    result = {text(dig(run.evals.get("retrieval"), "task")) for arm in study.arms for run in arm.done} - {""}
+    result = {task(run) for arm in study.arms for run in arm.done} - {""}
     return NOUNS.get(next(iter(result)), "needles") if len(result) == 1 else "needles"
 
 
@@ -392,19 +393,31 @@ def has_scalings(study: Study) -> bool:
     return any(point.scaling != TRAINED for arm in study.arms for point in loss_points(arm) + retrieval_points(arm))
 
 
+def scored(run: Run) -> str:
+    """Returns in words how many tokens the run's loss was measured on; empty where it was not."""
+    tokens, split = number(dig(run.evals.get("loss"), "tokens")), text(dig(run.evals.get("loss"), "split"))
+    part = f" of the {split} text" if split not in ("", "validation") else ""
+    return f"{formats.counted(tokens)} tokens{part}" if math.isfinite(tokens) else ""
+
+
+def task(run: Run) -> str:
+    """Returns the retrieval task that the run was evaluated on; empty where it was on none."""
+    return text(dig(run.evals.get("retrieval"), "task"))
+
+
 LOADED = 1.5  # runnable processes per core; a measurement alone on the machine keeps this at 1 or below
 
 
-def load_when_timed(run: Run) -> tuple[float, float]:
-    """Returns (the machine's load, its cores) while speeds were measured; nan if not recorded."""
-    device = dig(run.evals.get("throughput"), "device")
+def load_when_timed(run: Run, evaluation: str = "throughput") -> tuple[float, float]:
+    """Returns (the machine's load, its cores) while an evaluation ran; nan if not recorded."""
+    device = dig(run.evals.get(evaluation), "device")
     load = dig(device, "load")
     return number(load[0]) if isinstance(load, list) and load else math.nan, number(dig(device, "cores"))
 
 
-def timed_under_load(arm: Arm) -> str:
+def timed_under_load(arm: Arm, evaluation: str = "throughput") -> str:
     """Returns a note if an arm's speeds were measured while others used the machine; otherwise empty."""
-    results = [load_when_timed(run) for run in arm.done]
+    results = [load_when_timed(run, evaluation) for run in arm.done]
     busy = [(load, cores) for load, cores in results if load > LOADED * cores]
     if not busy:
         return ""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from eval import headline
+from configs.evaluations import EVALUATIONS
 from report.page import table, terminal
 from report.reading.directories import read
 from tests.report import synthetic
@@ -19,9 +19,9 @@ def test_a_table_fits_whatever_its_names_and_keeps_them_apart(tmp_path: Path) ->
 
 
 def test_evaluations_say_their_number_with_its_unit_and_nothing_that_is_not_there() -> None:
-    assert headline.number("loss", synthetic.loss_json(1.7)) == "loss 1.7000 [1.6900, 1.7100] nats/token"
-    assert headline.number("loss", {"loss": None}) == "" and headline.number("heads", {"heads": []}) == ""
-    assert headline.number("retrieval", {"accuracy": 0.875}) == "accuracy 87.5%"
-    speeds = headline.number("throughput", synthetic.throughput_json(30000.0, 900.0))
+    assert EVALUATIONS["loss"].line(synthetic.loss_json(1.7)) == "loss 1.7000 [1.6900, 1.7100] nats/token"
+    assert EVALUATIONS["loss"].line({"loss": None}) == "" and EVALUATIONS["heads"].line({"heads": []}) == ""
+    assert EVALUATIONS["retrieval"].line({"accuracy": 0.875}) == "accuracy 87.5%"
+    speeds = EVALUATIONS["throughput"].line(synthetic.throughput_json(30000.0, 900.0))
     assert speeds == "train 30,000 tokens/s; prefill 90,000 tokens/s; decode 900 tokens/s"
-    assert headline.number("memory", synthetic.memory_json(48 << 20)) == "train step 48.0 MiB"
+    assert EVALUATIONS["memory"].line(synthetic.memory_json(48 << 20)) == "train step 48.0 MiB"
