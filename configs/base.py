@@ -18,7 +18,7 @@ import math
 from ml_collections import ConfigDict
 
 from configs.evaluations import of_kind
-from configs.rules import attention, data, mesh, mlp, optimizer, positions, sources, tasks
+from configs.rules import attention, data, kernels, mesh, mlp, optimizer, positions, sources, tasks
 from configs.schema import (
     ARGUMENT,
     NONE,
@@ -64,9 +64,7 @@ _ATTENTION = group(
     qkv=field("split", "split (three matrices) or fused (one of width (H + 2 G) K)", choice("split", "fused")),
     qkv_bias=field(False, "biases on queries, keys and values"),
     out_bias=field(False, "a bias on the output projection"),
-    kernel=field("auto", "of attention; cudnn is for NVIDIA GPUs, splash and flash for TPUs, fused for both; auto: by "
-                 "platform and need",
-                 choice("auto", "reference", "blocked", "xla", "cudnn", "splash", "flash", "fused")),
+    kernel=field("auto", kernels.MEANING, choice("auto", *kernels.KERNELS)),
     window=unset(int, "keys seen by each query, itself included; unset: all before it", _POSITIVE),
     window_pattern=field((), "windows by layer, repeated, 0 = no window, e.g. (64, 64, 0); empty: `window`",
                          each("whole numbers, 0 (none) or more", int, lambda item: item >= 0)),

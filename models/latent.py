@@ -10,11 +10,9 @@ from ml_collections import ConfigDict
 from models.attention import Core, KeyValues, Rows
 from models.declared.parameter import Parameters, under
 from models.decoding.kv_cache import Entry, Track
+from models.kernels import KERNELS
 from models.layers import Initializer, Linear, Norm
 from models.positions import Scheme
-
-# Kernels that take any dims; the absorbed form has other dims than the one that `attention.kernel` was chosen for.
-ANY_DIMS = ("reference", "blocked", "xla")
 
 
 class LatentAttention(Core):
@@ -102,7 +100,8 @@ class LatentAttention(Core):
             out_BTHV = self.attend(q, k, v, of_q, of_kv, scheme, window, finish=finish)
         else:
             q, k = self.absorbed(q_nope, q_rope, **kept)
-            kernel = self.kernel if self.kernel in ANY_DIMS else "auto"
+            # The absorbed form has other dims than the one that `attention.kernel` was chosen for.
+            kernel = self.kernel if self.kernel in KERNELS and KERNELS[self.kernel].any_dims else "auto"
             sums = self.attend(q, k, kept["c_kv"], of_q, of_kv, scheme, window, kernel=kernel)
             out_BTHV = finish(self.values_of(sums))
         with jax.named_scope("out_projection"):

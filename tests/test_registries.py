@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from configs import fields
 from models.declared import attention, mlp, positions, switches
-from models.kernels import CORES, KERNELS
+from models.kernels import KERNELS
 from models.pattern import plans
 from models.positions import SCHEMES, TEMPERATURES
 from models.positions.rope_scaling import SCALINGS, Scaling
@@ -59,7 +59,6 @@ def test_what_the_config_allows_is_what_is_registered(field: str) -> None:
 
 def test_registries_of_one_choice_have_the_same_keys() -> None:
     assert [*positions.KINDS] == [*SCHEMES] == [*fields.choices("model.position.kind")]
-    assert {*CORES} == {*KERNELS}
 
 
 @pytest.mark.parametrize("field", IN_TABLE)

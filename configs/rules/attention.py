@@ -7,7 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.errors import nearest
-from configs.rules import layers
+from configs.rules import kernels, layers
 
 MOST_HEADS = 65_536  # every table of heads grows with them
 
@@ -115,12 +115,8 @@ def _weights(model: ConfigDict) -> list[str]:
     needs = [f"model.attention.kind = {attention.kind!r}"] if attention.kind == "differential" else []
     needs += ["model.attention.talking_heads = True"] if attention.talking_heads else []
     needs += [kind] if weights.kind != "softmax" else []
-    if needs and attention.kernel not in ("auto", "reference"):
-        result.append(
-            f"model.attention.kernel = {attention.kernel!r}: makes weights by a plain softmax, and {needs[0]} "
-            "needs the whole scores, which only reference holds; set auto or reference"
-        )
-    return result
+    why = f"makes weights by a plain softmax, and {needs[0]} needs" if needs else ""
+    return result + (kernels.whole_scores_problem(attention.kernel, why) if needs else [])
 
 
 def _differential(model: ConfigDict) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from configs.rules import layers
+from configs.rules import kernels, layers
 from configs.rules.attention import turning_dim
 from configs.schema.allowed import either
 
@@ -156,12 +156,8 @@ def _schemes(config: ConfigDict, kinds: set[str]) -> list[str]:
             f"model.position.t5.max_distance = {position.t5.max_distance}: must be above half of "
             f"model.position.t5.buckets = {position.t5.buckets}"
         )
-    kernel = config.model.attention.kernel
-    if "cope" in kinds and kernel not in ("auto", "reference"):
-        result.append(
-            f"model.attention.kernel = {kernel!r}: CoPE reads the whole scores, which only reference holds; set auto "
-            "or reference"
-        )
+    if "cope" in kinds:
+        result += kernels.whole_scores_problem(config.model.attention.kernel, "CoPE reads")
     temperature = position.temperature
     nope = temperature.layers == "nope" or (temperature.kind == "llama4" and temperature.layers == "auto")
     pattern = tuple(position.pattern)[: config.model.num_layers] or (position.kind,)

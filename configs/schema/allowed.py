@@ -41,10 +41,10 @@ class Allowed:
         return isinstance(item, self.items or ()) and not isinstance(item, bool)
 
 
-def either(names: Iterable[str]) -> str:
+def either(names: Iterable[str], word: str = "or") -> str:
     """Returns names as words: a, b or c."""
     *first, last = names
-    return f"{', '.join(first)} or {last}" if first else last
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def choice(*names: str) -> Allowed:

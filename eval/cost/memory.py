@@ -11,8 +11,6 @@ from eval.cost import fitting, programs, ready
 from eval.cost.hlo import Module
 from eval.progress import Quiet
 from models import counting, kernels, pattern
-from models.kernels.block import MOST_UNROLLED, blocks
-from models.kernels.blocked import block_size
 from models.positions import places_of
 from training.run_directory.run import Run
 from training.step import train_step as steps
@@ -110,7 +108,7 @@ def activation_bytes(config: ConfigDict) -> int:
     They are summed from the shapes that differentiation traces: the difference between two rows and one, for each row.
     Known differences in compiled programs (on the CPU) are corrected: of arrays as wide as the MLP's hidden layer there
     are at most `MLP_KEPT` per layer, because XLA recomputes the others from these; the blocked kernel keeps keys and
-    values a second time, as its matmuls read them, and scores of short sequences (`_scores`); and the logits have their
+    values a second time, as its matmuls read them, and scores of short sequences (`Kernel.kept`); and the logits have their
     gradient beside them.
     """
     model, length = config.model, config.data.length
@@ -119,31 +117,19 @@ def activation_bytes(config: ConfigDict) -> int:
     if model.remat != "none":
         return rows * each
     element = programs.element_bytes(config)
-    kernel = kernels.kernel_for(model, length=length, platform=jax.default_backend(), packed=False)
-    if kernel == "blocked" and model.attention.kind == "gqa":
-        plans = pattern.plans(model)
+    name = kernels.kernel_for(model, length=length, platform=jax.default_backend(), packed=False)
+    if name in kernels.KERNELS and model.attention.kind == "gqa":
+        kernel, plans = kernels.KERNELS[name], pattern.plans(model)
         copied = sum(plans[layer].heads.num_kv_heads * plans[layer].heads.head_dim for layer in pattern.owners(model))
-        each += 2 * length * copied * element
-        each += FLOAT32 * sum(plan.heads.num_heads * _scores(plan, length) for plan in plans)
+        each += 2 * length * copied * element * kernel.copies
+        kept = [kernel.kept(length, plan.window, "bias" in places_of(plan.position)) for plan in plans]
+        each += FLOAT32 * sum(plan.heads.num_heads * count for plan, count in zip(plans, kept, strict=True))
     if model.mlp in MLP_KEPT:
         wider = config.copy_and_resolve_references()
         wider.model.mlp_width += 16
         hidden = (_row_bytes(wider) - _row_bytes(config)) // 16  # bytes per row for each hidden unit
         each -= model.mlp_width * max(0, hidden - MLP_KEPT[model.mlp] * model.num_layers * length * element)
     return rows * each
-
-
-def _scores(plan: pattern.LayerPlan, length: int) -> int:
-    """Returns the scores that a head keeps of one row: none, unless the blocked kernel unrolls its blocks.
-
-    There XLA detects that the backward pass recomputes the forward pass's scores, and keeps those instead.
-    """
-    size = min(block_size(length), length)
-    count = blocks(length, size)
-    if count > MOST_UNROLLED or "bias" in places_of(plan.position):
-        return 0
-    firsts = [0 if plan.window is None else max(0, row * size - plan.window + 1) // size * size for row in range(count)]
-    return sum(size * (min((row + 1) * size, length) - first) for row, first in enumerate(firsts))
 
 
 def _row_bytes(config: ConfigDict) -> int:

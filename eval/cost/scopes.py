@@ -9,6 +9,8 @@ known scope is unnamed.
 import re
 from typing import NamedTuple
 
+from configs.rules.kernels import KERNELS
+
 # part -> (label, its scopes)
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "qkv_projection": (
@@ -22,7 +24,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "attention, undivided",
         (
             "attention",
-            *(f"attention_{kernel}" for kernel in ("reference", "blocked", "xla", "cudnn", "splash", "flash", "fused")),
+            *(f"attention_{kernel}" for kernel in KERNELS),
         ),
     ),
     "output_projection": ("output projection", ("out_projection",)),

@@ -17,7 +17,6 @@ from models import initial, kernels, positions
 from models.attention import Rows
 from models.pattern import plans
 
-PALLAS = {"splash": "tpu", "flash": "tpu", "fused": "gpu"}  # kernel -> the platform it is interpreted for on a CPU
 INTERPRETED = 512  # tokens per row up to which a Pallas kernel is interpreted if it cannot run: it is slow
 
 
@@ -54,9 +53,9 @@ def rows(setting: Setting) -> Iterator[Row]:
 
 def _interpreted(core: str, length: int) -> str | None:
     """Returns the platform that a kernel is interpreted for, or None."""
-    here = jax.default_backend()
-    runs = here == "tpu" or (core == "fused" and here == "gpu")
-    return None if runs or length > INTERPRETED else PALLAS.get(core)
+    kernel = kernels.KERNELS[core]
+    runs = jax.default_backend() in kernel.platforms
+    return None if runs or length > INTERPRETED else kernel.interpreted or None
 
 
 def layers(setting: Setting) -> list[Layer]:

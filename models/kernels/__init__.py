@@ -1,8 +1,5 @@
 """Attention: one function, `attend`, and the kernels behind it; `choose` alone says which of them runs."""
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
@@ -10,32 +7,18 @@ from jax.ad_checkpoint import checkpoint_name
 from models import axes
 from models.kernels import pallas
 from models.kernels.block import SAVED
-from models.kernels.blocked import blocked
-from models.kernels.choice import KERNELS, choose, kernel_for
-from models.kernels.cudnn import cudnn
+from models.kernels.choice import choose, kernel_for
 from models.kernels.divided import divided
-from models.kernels.flash import flash
-from models.kernels.fused import fused
+from models.kernels.kernel import Kernel, Needs, Scoring
 from models.kernels.masks import Masking
 from models.kernels.pallas import interpreting
-from models.kernels.reference import reference, scored, weighed
-from models.kernels.splash import splash
-from models.kernels.xla import xla
+from models.kernels.reference import scored, weighed
+from models.kernels.registry import KERNELS
 from models.positions.head_bias import HeadBias
 from models.positions.scheme import BiasFunction, ScoresFunction
 from models.switches.weighting import Weighting
 
-__all__ = ["KERNELS", "attend", "choose", "interpreting", "kernel_for", "maps"]
-
-CORES: dict[str, Callable[..., Array]] = {
-    "reference": reference,
-    "blocked": blocked,
-    "xla": xla,
-    "cudnn": cudnn,
-    "splash": splash,
-    "flash": flash,
-    "fused": fused,
-}
+__all__ = ["KERNELS", "Kernel", "Needs", "Scoring", "attend", "choose", "interpreting", "kernel_for", "maps"]
 
 
 def attend(
@@ -100,8 +83,7 @@ def attend(
     masking = Masking(T, S, causal, window, aligned, q_positions, kv_positions, q_segments, kv_segments)
     # Where rows are cut along their length, a device's queries are not the last rows of its keys.
     cut = axes.shards("length") > 1
-    name = choose(
-        kernel,
+    needs = Needs(
         platform=pallas.platform() if platform is None else platform,
         dtype=q_BTHK.dtype,
         head_dim=K,
@@ -120,20 +102,15 @@ def attend(
         positions=masking.has_positions or cut,
         aligned=aligned and not cut,
     )
-    # Options that few kernels support are passed only if they are set.
-    rare: dict[str, Any] = {} if scores is None else {"scores": scores}
-    if sinks is not None:
-        rare["sinks"] = sinks
-    if weighting is not None:
-        rare["weighting"] = weighting
-    scale = K**-0.5 if scale is None else scale
-    settings = {"bias": bias, "soft_cap": soft_cap, "scale": scale, **rare}
+    name = choose(kernel, needs)
+    run = KERNELS[name].run
+    scoring = Scoring(K**-0.5 if scale is None else scale, bias, soft_cap, sinks, scores, weighting)
     with jax.named_scope(f"attention_{name}"):
         # What reads the scores runs in plain array operations, which XLA divides by itself.
         if axes.divided() and scores is None and weighting is None:
-            out = divided(CORES[name], q_BTHK, k_BSGK, v_BSGV, masking, **settings)
+            out = divided(run, q_BTHK, k_BSGK, v_BSGV, masking, scoring)
         else:
-            out = CORES[name](q_BTHK, k_BSGK, v_BSGV, masking, **settings)
+            out = run(q_BTHK, k_BSGK, v_BSGV, masking, scoring)
         return checkpoint_name(out, SAVED)
 
 
@@ -164,10 +141,8 @@ def maps(
     B, T, H, K = q_BTHK.shape
     S = k_BSGK.shape[1]
     masking = Masking(T, S, causal, window, aligned, q_positions, kv_positions, q_segments, kv_segments)
-    scale = K**-0.5 if scale is None else scale
-    result = scored(
-        q_BTHK, k_BSGK, masking, bias=bias, scores=scores, soft_cap=soft_cap, scale=scale, weighting=weighting
-    )
+    scoring = Scoring(K**-0.5 if scale is None else scale, bias, soft_cap, sinks, scores, weighting)
+    result = scored(q_BTHK, k_BSGK, masking, scoring)
     return result.reshape(B, H, T, S), weighed(result, sinks, weighting, 1).reshape(B, -1, T, S)
 
 

@@ -14,9 +14,9 @@ from jax.ad_checkpoint import checkpoint_name
 
 from models.kernels import passes
 from models.kernels.bias_blocks import BiasBlocks, Constants
-from models.kernels.block import SAVED, Job, Places, gather_places
+from models.kernels.block import MOST_UNROLLED, SAVED, Job, Places, blocks, gather_places
+from models.kernels.kernel import Kernel, Scoring
 from models.kernels.masks import Masking
-from models.positions.scheme import BiasFunction
 
 
 def blocked(
@@ -24,11 +24,8 @@ def blocked(
     k_BSGK: Array,
     v_BSGV: Array,
     masking: Masking,
+    scoring: Scoring,
     *,
-    bias: BiasFunction | None,
-    soft_cap: float | None,
-    scale: float,
-    sinks: Array | None = None,
     block: int | None = None,
 ) -> Array:
     """Returns attention [B, T, H, V] in q's dtype; differentiable backwards, once.
@@ -42,10 +39,7 @@ def blocked(
         k_BSGK: keys.
         v_BSGV: values, maybe of another dim than the keys.
         masking: what is visible.
-        bias: added to the scores; called on blocks, gradients reach the arrays it closes over.
-        soft_cap: of the scores.
-        scale: multiplies q.k.
-        sinks: [H], one more score in each head's softmax.
+        scoring: how weights are made; the bias is called on blocks.
         block: queries, and keys, a block; None: as measured, see `block_size`.
     """
     block = block or block_size(masking.q_len)
@@ -53,17 +47,17 @@ def blocked(
         q_BTHK,
         k_BSGK,
         masking,
-        soft_cap=soft_cap,
-        scale=scale,
+        soft_cap=scoring.soft_cap,
+        scale=scoring.scale,
         block_q=min(block, masking.q_len),
         block_k=min(block, masking.kv_len),
     )
-    places = gather_places(masking, has_bias=bias is not None)
+    places = gather_places(masking, has_bias=scoring.bias is not None)
     constants: Constants = ()
-    if bias is not None:
-        biases = BiasBlocks(bias, job.form(places))
+    if scoring.bias is not None:
+        biases = BiasBlocks(scoring.bias, job.form(places))
         job, constants = dataclasses.replace(job, biases=biases), biases.constants
-    return _with_derivative(job)(q_BTHK, k_BSGK, v_BSGV, sinks, places, constants)
+    return _with_derivative(job)(q_BTHK, k_BSGK, v_BSGV, scoring.sinks, places, constants)
 
 
 def block_size(length: int) -> int:
@@ -91,3 +85,19 @@ def _with_derivative(job: Job) -> Callable[[Array, Array, Array, Array | None, P
 
     attention.defvjp(forward, backward)
     return attention
+
+
+def _kept(length: int, window: int | None, bias: bool) -> int:
+    """Returns the scores that a head keeps of one row: none, but where the blocks are written out.
+
+    There XLA sees that the backward pass computes the forward pass's scores again, and keeps those instead.
+    """
+    size = min(block_size(length), length)
+    count = blocks(length, size)
+    if count > MOST_UNROLLED or bias:
+        return 0
+    firsts = [0 if window is None else max(0, row * size - window + 1) // size * size for row in range(count)]
+    return sum(size * (min((row + 1) * size, length) - first) for row, first in enumerate(firsts))
+
+
+KERNEL = Kernel(blocked, rank=6, any_dims=True, copies=True, kept=_kept)

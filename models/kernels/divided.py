@@ -7,13 +7,13 @@ which are gathered before.
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 from models import axes
+from models.kernels.kernel import Run, Scoring
 from models.kernels.masks import Masking
 from models.positions.head_bias import HeadBias
 from models.positions.scheme import BiasFunction
@@ -22,18 +22,8 @@ QUERIES = ("batch", "length", "heads", None)
 KEYS = ("batch", None, "heads", None)
 
 
-def divided(
-    core: Callable[..., Array],
-    q_BTHK: Array,
-    k_BSGK: Array,
-    v_BSGV: Array,
-    masking: Masking,
-    *,
-    bias: BiasFunction | None,
-    sinks: Array | None = None,
-    **settings: Any,
-) -> Array:
-    """Returns what `core` does with all of it, [B, T, H, V]; arguments as of a kernel."""
+def divided(run: Run, q_BTHK: Array, k_BSGK: Array, v_BSGV: Array, masking: Masking, scoring: Scoring) -> Array:
+    """Returns what a kernel's `run` does with all of it, [B, T, H, V]."""
     heads = axes.shards("heads")
     k_BSGK, v_BSGV = (repeated(x, heads) for x in (k_BSGK, v_BSGV))
     masking = _with_positions(masking) if axes.shards("length") > 1 else masking
@@ -44,17 +34,17 @@ def divided(
         places = getattr(masking, name)
         if places is not None:
             given[name], names[name] = places, ("batch" if places.shape[0] > 1 else None, along)
-    if sinks is not None:
-        given["sinks"], names["sinks"] = sinks, ("heads",)
+    if scoring.sinks is not None:
+        given["sinks"], names["sinks"] = scoring.sinks, ("heads",)
 
     def here(*parts: Array) -> Array:
         result = dict(zip(given, parts, strict=True))
         q, k, v = (result.pop(name) for name in ("q", "k", "v"))
-        more = {"sinks": result.pop("sinks")} if sinks is not None else {}
+        sinks, bias = result.pop("sinks", None), scoring.bias
         changed: dict[str, Any] = {"q_len": q.shape[1], "kv_len": k.shape[1], **result}
         own = dataclasses.replace(masking, **changed)
         cut = bias if bias is None or heads == 1 else _own_heads(bias, q.shape[2])
-        return core(q, k, v, own, bias=cut, **more, **settings)
+        return run(q, k, v, own, dataclasses.replace(scoring, bias=cut, sinks=sinks))
 
     return axes.locally(here, list(names.values()), QUERIES, list(given.values()))
 

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from models.kernels import pallas
+from models.kernels.kernel import WHOLE_SCORES, Kernel, Scoring
 from models.kernels.masks import Masking
 from models.padding import raised
 from models.positions.scheme import BiasFunction
@@ -17,12 +18,9 @@ def flash(
     k_BSGK: Array,
     v_BSGV: Array,
     masking: Masking,
-    *,
-    bias: BiasFunction | None,
-    soft_cap: float | None,
-    scale: float,
+    scoring: Scoring,
 ) -> Array:
-    """Returns attention [B, T, H, V] in q's dtype; `choice.obstacle` says what it cannot do.
+    """Returns attention [B, T, H, V] in q's dtype; KERNEL says what it cannot do.
 
     Causal self-attention, with segments or not, keeps its mask inside the kernel. A bias, a window, positions or T != S
     cost an array [B, H, T, S] in float32, and its gradient another. What differs from JAX's own function: that adds its
@@ -32,7 +30,7 @@ def flash(
     """
     from jax.experimental.pallas.ops.tpu import flash_attention as ops
 
-    if soft_cap is not None:
+    if scoring.soft_cap is not None:
         raise NotImplementedError("TPU flash attention has no soft cap")
     B, T, H, K = q_BTHK.shape
     S, G, V = v_BSGV.shape[1:]
@@ -44,13 +42,13 @@ def flash(
         x = jnp.repeat(jnp.swapaxes(x, 1, 2), repeats, axis=1)
         return raised(raised(x, 2, length), 3, width)
 
-    q = laid(q_BTHK * jnp.asarray(scale, q_BTHK.dtype), q_len, 1)
+    q = laid(q_BTHK * jnp.asarray(scoring.scale, q_BTHK.dtype), q_len, 1)
     k, v = laid(k_BSGK, kv_len, H // G), laid(v_BSGV, kv_len, H // G)
     in_kernel = masking.by_index and masking.offset == 0
     causal = masking.causal and in_kernel
     added = ids = None
-    if bias is not None or not in_kernel or (masking.causal and masking.window is not None):
-        added, seen = _added(masking, bias, causal, (B, H, T, S))
+    if scoring.bias is not None or not in_kernel or (masking.causal and masking.window is not None):
+        added, seen = _added(masking, scoring.bias, causal, (B, H, T, S))
         added = raised(raised(added, 3, kv_len, HIDDEN), 2, q_len)
         if causal:
             # The kernel adds its own where a key comes later, and twice would be infinite.
@@ -94,3 +92,15 @@ def _added(
         return added, None
     seen = jnp.any(mask_BTS, axis=2) if masking.empty_rows else None
     return jnp.where(mask_BTS[:, None], added, HIDDEN), seen
+
+
+KERNEL = Kernel(
+    flash,
+    rank=4,
+    wants=lambda needs: needs.bias and needs.pairs < WHOLE_SCORES,
+    platforms=("tpu",),
+    soft_cap=False,
+    sinks=False,
+    interpreted="tpu",
+    calls={"tpu": ""},
+)

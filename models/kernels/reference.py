@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from models.kernels.kernel import Kernel, Scoring
 from models.kernels.masks import Masking
-from models.positions.scheme import BiasFunction, ScoresFunction
 from models.switches.weighting import Weighting
 
 
@@ -14,13 +14,7 @@ def reference(
     k_BSGK: Array,
     v_BSGV: Array,
     masking: Masking,
-    *,
-    bias: BiasFunction | None,
-    scores: ScoresFunction | None = None,
-    soft_cap: float | None,
-    scale: float,
-    sinks: Array | None = None,
-    weighting: Weighting | None = None,
+    scoring: Scoring,
 ) -> Array:
     """Returns softmax(cap(scale q.k) + bias + scores, over the visible keys and the sink) v, [B, T, H, V] in q's dtype.
 
@@ -30,27 +24,15 @@ def reference(
     """
     B, T = q_BTHK.shape[:2]
     with jax.named_scope("attention_scores"):
-        s = scored(
-            q_BTHK, k_BSGK, masking, bias=bias, scores=scores, soft_cap=soft_cap, scale=scale, weighting=weighting
-        )
-        weights = weighed(s, sinks, weighting, v_BSGV.shape[2]).astype(v_BSGV.dtype)
+        s = scored(q_BTHK, k_BSGK, masking, scoring)
+        weights = weighed(s, scoring.sinks, scoring.weighting, v_BSGV.shape[2]).astype(v_BSGV.dtype)
     with jax.named_scope("value_mixing"):
         # In this order of axes einsum multiplies weights by values; transposed, the CPU took four times as long.
         out = jnp.einsum("bgrts,bsgk->bgrtk", weights, v_BSGV, preferred_element_type=s.dtype)
         return out.transpose(0, 3, 1, 2, 4).reshape(B, T, -1, v_BSGV.shape[3]).astype(q_BTHK.dtype)
 
 
-def scored(
-    q_BTHK: Array,
-    k_BSGK: Array,
-    masking: Masking,
-    *,
-    bias: BiasFunction | None,
-    scores: ScoresFunction | None,
-    soft_cap: float | None,
-    scale: float,
-    weighting: Weighting | None = None,
-) -> Array:
+def scored(q_BTHK: Array, k_BSGK: Array, masking: Masking, scoring: Scoring) -> Array:
     """Returns the scores as the softmax takes them, [B, G, H/G, T, S], float32 or more; -inf where a key is hidden."""
     B, T, H, K = q_BTHK.shape
     S, G = k_BSGK.shape[1:3]
@@ -58,19 +40,19 @@ def scored(
     q = q_BTHK.reshape(B, T, G, H // G, K)
     with jax.named_scope("query_key"):
         s = jnp.einsum("btgrk,bsgk->bgrts", q, k_BSGK, preferred_element_type=dtype)
-    s = scale * s
-    if soft_cap is not None:
+    s = scoring.scale * s
+    if (soft_cap := scoring.soft_cap) is not None:
         s = soft_cap * jnp.tanh(s / soft_cap)
-    if weighting is not None and weighting.mix is not None:
+    if (weighting := scoring.weighting) is not None and weighting.mix is not None:
         s = weighting.mix(s.reshape(B, H, T, S)).reshape(s.shape)
-    if bias is not None:
+    if scoring.bias is not None:
         q_places, kv_places = (jnp.asarray(places) for places in masking.places())
-        s += bias(q_places, kv_places).reshape(-1, G, H // G, T, S)
+        s += scoring.bias(q_places, kv_places).reshape(-1, G, H // G, T, S)
     mask = masking.visible()
-    if scores is not None:
+    if scoring.scores is not None:
         # Rows that are aligned lie in the order of their positions.
         order = None if masking.aligned else masking.kv_positions
-        s += scores(q_BTHK, s.reshape(B, H, T, S), mask, order).reshape(s.shape)
+        s += scoring.scores(q_BTHK, s.reshape(B, H, T, S), mask, order).reshape(s.shape)
     if mask is not None:
         s = jnp.where(mask[:, None, None], s, -jnp.inf)
     return s
@@ -100,3 +82,11 @@ def softmax(s_BGRTS: Array, sinks: Array | None) -> Array:
     total = jnp.sum(weights, axis=-1, keepdims=True)
     total = total if sink is None else total + jnp.exp(sink - largest)
     return weights / jnp.where(total == 0, 1, total)
+
+
+KERNEL = Kernel(
+    reference,
+    rank=0,
+    wants=lambda needs: needs.scores or needs.weighting is not None or needs.q_len == 1,
+    any_dims=True,
+)

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from models.kernels.kernel import WHOLE_SCORES, Kernel, Scoring
 from models.kernels.masks import Masking
-from models.positions.scheme import BiasFunction
 
 
 def xla(
@@ -13,11 +13,7 @@ def xla(
     k_BSGK: Array,
     v_BSGV: Array,
     masking: Masking,
-    *,
-    bias: BiasFunction | None,
-    soft_cap: float | None,
-    scale: float,
-    sinks: Array | None = None,
+    scoring: Scoring,
 ) -> Array:
     """Returns attention [B, T, H, V] in q's dtype.
 
@@ -26,9 +22,9 @@ def xla(
     weights are rounded to the values' dtype before they meet the values. A sink is one more key, whose score is the
     sink by way of the bias, and whose value is zero.
     """
-    if soft_cap is not None:
+    if scoring.soft_cap is not None:
         raise NotImplementedError("jax.nn.dot_product_attention has no soft cap")
-    return jax_nn(q_BTHK, k_BSGK, v_BSGV, masking, bias=bias, scale=scale, sinks=sinks, implementation="xla")
+    return jax_nn(q_BTHK, k_BSGK, v_BSGV, masking, scoring, "xla")
 
 
 def jax_nn(
@@ -36,17 +32,14 @@ def jax_nn(
     k_BSGK: Array,
     v_BSGV: Array,
     masking: Masking,
-    *,
-    bias: BiasFunction | None,
-    scale: float,
-    sinks: Array | None = None,
+    scoring: Scoring,
     implementation: str,
 ) -> Array:
     """Calls jax.nn with whole mask and bias arrays, and gives zeros where no key is visible."""
-    bias_BHTS = mask_BTS = None
-    if bias is not None:
+    bias_BHTS, sinks = None, scoring.sinks
+    if scoring.bias is not None:
         q_places, kv_places = (jnp.asarray(places) for places in masking.places())
-        bias_BHTS = bias(q_places, kv_places)
+        bias_BHTS = scoring.bias(q_places, kv_places)
     mask_BTS = masking.visible()
     mask_BHTS = None if mask_BTS is None else mask_BTS[:, None]
     if implementation == "cudnn":
@@ -68,7 +61,7 @@ def jax_nn(
         v_BSGK,
         bias_BHTS,
         mask_BHTS,
-        scale=scale,
+        scale=scoring.scale,
         implementation=implementation,  # type: ignore[call-overload]
     )
     out = out[..., : v_BSGV.shape[3]]
@@ -93,3 +86,12 @@ def same_width(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
 
 def _one_more(x: Array, axis: int, value: float) -> Array:
     return jnp.pad(x, [(0, int(i == axis)) for i in range(x.ndim)], constant_values=value)
+
+
+KERNEL = Kernel(
+    xla,
+    rank=5,
+    wants=lambda needs: needs.platform != "cpu" and needs.pairs < WHOLE_SCORES,
+    soft_cap=False,
+    any_dims=True,
+)

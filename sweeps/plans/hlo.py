@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from eval.cost.hlo import Instruction, Module, arrays, bits
 from eval.cost.scopes import owner
+from models.kernels import KERNELS
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
                "ragged-all-to-all")  # fmt: skip
@@ -19,9 +20,6 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "coll
 KERNEL_CALLS = re.compile(
     r'custom_call_target="(tpu_custom_call|__cudnn\$fmha\w*|__gpu\$xla\.gpu\.triton|triton_kernel_call|mosaic_gpu\w*)"'
 )
-# Prefixes of the custom calls of a kernel, by platform; kernels not listed here are plain XLA and have none.
-CALLS_OF = {("gpu", "cudnn"): "__cudnn$fmha", ("tpu", "splash"): "", ("tpu", "flash"): "", ("gpu", "fused"): "fused",
-            ("tpu", "fused"): "fused"}  # fmt: skip
 
 # A TPU splits a collective over its start, the fusions it runs beside, and its end, and repeats it in each.
 _CHAIN = re.compile(r'\bchain_id="(\d+)"')
@@ -85,7 +83,8 @@ def missing(cores: str, kernels: Counter[str], platform: str) -> list[str]:
         kernels: of the compiled program.
         platform: that it was compiled for.
     """
-    needed = {core: CALLS_OF[platform, core] for core in cores.split("+") if (platform, core) in CALLS_OF}
+    calls = {core: KERNELS[core].calls for core in cores.split("+") if core}
+    needed = {core: starts[platform] for core, starts in calls.items() if platform in starts}
     return [core for core, start in needed.items() if not any(name.startswith(start) for name in kernels)]
 
 

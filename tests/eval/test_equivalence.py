@@ -69,7 +69,8 @@ def red(found: Iterable[rows.Row]) -> set[tuple[str, str]]:
 
 
 def test_holds_on_sound_code_and_says_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "KERNELS", ("reference", "blocked", "cudnn"))
+    for name in {*kernels.KERNELS} - {"reference", "blocked", "cudnn"}:
+        monkeypatch.delitem(kernels.KERNELS, name)
     monkeypatch.setattr(decoding, "ROUNDED", {})
     result = equivalence.check(config_of(), Quiet())
     assert result["passed"] and not any(row["exceeded"] for row in result["rows"])
@@ -94,7 +95,7 @@ def test_the_cores_of_tpus_run_interpreted_where_it_is_quick(monkeypatch: pytest
 
     def under(tried: setting.Setting, layer: cores.Layer, core: str) -> rows.Outcome:
         met[core] = kernels.pallas.platform()
-        kernels.choose(core, platform=met[core], dtype=jnp.float32, head_dim=4, q_len=16, kv_len=16)
+        kernels.choose(core, kernels.Needs(met[core], jnp.float32, head_dim=4, q_len=16, kv_len=16))
         return result
 
     monkeypatch.setattr(cores, "under", under)
@@ -108,20 +109,20 @@ def test_the_cores_of_tpus_run_interpreted_where_it_is_quick(monkeypatch: pytest
 
 
 def wrong_scale(core: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *arrays, scale, **given: core(*arrays, scale=1.1 * scale, **given)
+    return lambda *arrays: core(*arrays[:-1], dataclasses.replace(arrays[-1], scale=1.1 * arrays[-1].scale))
 
 
 def one_key_more(core: Callable[..., Any]) -> Callable[..., Any]:
-    def faulty(q: Any, k: Any, v: Any, masking: masks.Masking, **given: Any) -> Any:
+    def faulty(q: Any, k: Any, v: Any, masking: masks.Masking, scoring: kernels.Scoring) -> Any:
         wider = masks.Masking(**{**vars(masking), "window": masking.window + 1})
-        return core(q, k, v, wider, **given)
+        return core(q, k, v, wider, scoring)
 
     return faulty
 
 
 def wrong_gradient(core: Callable[..., Any]) -> Callable[..., Any]:
     """Right output, but the keys' gradient misses a hundredth."""
-    return lambda q, k, v, *rest, **given: core(q, 0.99 * k + jax.lax.stop_gradient(0.01 * k), v, *rest, **given)
+    return lambda q, k, v, *rest: core(q, 0.99 * k + jax.lax.stop_gradient(0.01 * k), v, *rest)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +136,10 @@ def wrong_gradient(core: Callable[..., Any]) -> Callable[..., Any]:
 def test_a_faulty_core_is_red(
     tried: setting.Setting, monkeypatch: pytest.MonkeyPatch, core: str, fault: Any, parts: set[str]
 ) -> None:
-    monkeypatch.setattr(kernels, "KERNELS", ("reference", core))
-    monkeypatch.setitem(kernels.CORES, core, fault(kernels.CORES[core]))
+    for name in {*kernels.KERNELS} - {"reference", core}:
+        monkeypatch.delitem(kernels.KERNELS, name)
+    sound = kernels.KERNELS[core]
+    monkeypatch.setitem(kernels.KERNELS, core, dataclasses.replace(sound, run=fault(sound.run)))
     assert red(cores.rows(tried)) == {(f"core {core}", part) for part in parts}
 
 
@@ -298,7 +301,7 @@ def test_float32_is_tried_beside_the_dtype_of_the_config() -> None:
 def test_holds_for_other_configs(changes: dict[str, Any]) -> None:
     result = equivalence.check(config_of(**changes), Quiet())
     assert result["passed"], [row for row in result["rows"] if row["exceeded"]]
-    assert {row["what"] for row in result["rows"]} >= {f"core {name}" for name in kernels.KERNELS[1:]}
+    assert {row["what"] for row in result["rows"]} >= {f"core {name}" for name in [*kernels.KERNELS][1:]}
     if "data__packing" in changes:
         assert {row["where"] for row in result["rows"] if row["what"] == "core xla"} == {
             "rope, window 5",
@@ -361,7 +364,7 @@ def test_every_core_is_compiled_refused_or_told_as_failing(monkeypatch: pytest.M
     def broken(*arguments: Any, **settings: Any) -> Any:
         raise ValueError("no tile fits")
 
-    monkeypatch.setitem(kernels.CORES, "blocked", broken)
+    monkeypatch.setitem(kernels.KERNELS, "blocked", dataclasses.replace(kernels.KERNELS["blocked"], run=broken))
     result = target.check(config_of(), "here", Quiet())
     assert not result["passed"]
     assert [row["reason"] for row in result["rows"] if row["wrong"]] == ["ValueError: no tile fits"]

@@ -21,11 +21,11 @@ from models.kernels.block import SAVED
 from models.kernels.fused.call import Call, padded_places
 from models.kernels.fused.numbers import Layout, pack
 from models.kernels.fused.tiles import Tiles, tiles_for, width_of
+from models.kernels.kernel import Kernel, Needs, Scoring
 from models.kernels.masks import Masking
 from models.padding import raised
 from models.platform import device_kind
 from models.positions.head_bias import HeadBias
-from models.positions.scheme import BiasFunction
 
 # Arrays by name: what masks and biases read of positions.
 Given = dict[str, Array]
@@ -36,11 +36,8 @@ def fused(
     k_BSGK: Array,
     v_BSGV: Array,
     masking: Masking,
+    scoring: Scoring,
     *,
-    bias: BiasFunction | None,
-    soft_cap: float | None,
-    scale: float,
-    sinks: Array | None = None,
     tiles: Tiles | None = None,
 ) -> Array:
     """Returns attention [B, T, H, V] in q's dtype; differentiable backwards, once.
@@ -54,23 +51,21 @@ def fused(
         k_BSGK: keys.
         v_BSGV: values, maybe of another dim than the keys.
         masking: what is visible.
-        bias: added to the scores; a `HeadBias`. Gradients reach its numbers.
-        soft_cap: of the scores.
-        scale: multiplies q.k.
-        sinks: [H], one more score in each head's softmax.
+        scoring: how weights are made; the bias is a `HeadBias`, and gradients reach its numbers.
         tiles: block sizes; None: the table's for the device (`tiles.tiles_for`).
 
     Raises:
         NotImplementedError: a bias that is not a `HeadBias`.
     """
+    bias, sinks = scoring.bias, scoring.sinks
     if bias is not None and not isinstance(bias, HeadBias):
         raise NotImplementedError("the fused kernel takes a bias by head alone")
     platform = "tpu" if pallas.platform() == "tpu" else "gpu"
     T, S, K, V = q_BTHK.shape[1], k_BSGK.shape[1], q_BTHK.shape[3], v_BSGV.shape[3]
     call = Call.of(
         masking,
-        soft_cap=soft_cap,
-        scale=scale,
+        soft_cap=scoring.soft_cap,
+        scale=scoring.scale,
         layout=None if bias is None else Layout.of(bias),
         tiles=tiles or tiles_for(platform, device_kind(), q_BTHK.dtype, max(K, V), T, S),
         platform=platform,
@@ -142,3 +137,24 @@ def padded(
 def _raised(call: Call, x: Array, length: int) -> Array:
     """Returns x [B, T, H, K] with T raised to a length and, on a GPU, K to a power of two."""
     return raised(raised(x, 1, length), 3, width_of(x.shape[3]) if call.platform == "gpu" else x.shape[3])
+
+
+WIDEST = 256  # head dim that blocks fit in a chip's fast memory with
+
+
+def _lacks(needs: Needs) -> str | None:
+    if needs.bias and not needs.by_head:
+        return "takes a bias that is defined by head (models/positions/head_bias.py), and this scheme's is not"
+    if needs.width > WIDEST:
+        return f"needs a head_dim of {WIDEST} at most, not {needs.width} (model.head_dim)"
+    return None
+
+
+KERNEL = Kernel(
+    fused,
+    rank=3,
+    platforms=("gpu", "tpu"),
+    lacks=_lacks,
+    interpreted="gpu",
+    calls={"gpu": "fused", "tpu": "fused"},
+)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from models.kernels import passes
 from models.kernels.block import Job
 from models.kernels.blocked import blocked
+from models.kernels.kernel import Scoring
 from models.kernels.masks import Masking
 from tests.models.common import normal
 from tests.models.kernels.oracle import Case
@@ -24,7 +25,7 @@ def gradient(length: int, block: int | None = None, *, window: int | None = None
     masking = Masking(length, length, window=window, q_segments=segments, kv_segments=segments)
 
     def loss(q: Any, k: Any, v: Any) -> Any:
-        return jnp.sum(blocked(q, k, v, masking, bias=None, soft_cap=None, scale=1.0, block=block) ** 2)
+        return jnp.sum(blocked(q, k, v, masking, Scoring(1.0), block=block) ** 2)
 
     shape = jax.ShapeDtypeStruct((1, length, 2, 8), jnp.float32)
     return jax.jit(jax.grad(loss, (0, 1, 2))), (shape, shape, shape)
@@ -104,7 +105,7 @@ def test_blocks_that_segments_hide_are_skipped() -> None:
     masking = Masking(length, length, q_segments=segments, kv_segments=segments)
     q, k, v = (normal((1, length, 1, 4), seed) for seed in range(3))
     v = v.at[:, :32].set(jnp.nan)
-    function = functools.partial(blocked, masking=masking, bias=None, soft_cap=None, scale=1.0, block=16)
+    function = functools.partial(blocked, masking=masking, scoring=Scoring(1.0), block=16)
     out = jax.jit(function)(q, k, v)
     assert np.isnan(out[:, :32]).all() and np.isfinite(out[:, 32:]).all()
 
@@ -116,7 +117,7 @@ def test_keeps_the_inputs_the_output_and_a_number_a_row() -> None:
 
     def out(q: Any, k: Any, v: Any) -> Any:
         masking = Masking(length, length)
-        return blocked(q, k, v, masking, bias=None, soft_cap=None, scale=1.0, block=64)
+        return blocked(q, k, v, masking, Scoring(1.0), block=64)
 
     saved = jax.eval_shape(lambda *given: jax.vjp(out, *given)[1], shape, shape, shape)
     assert sum(leaf.size for leaf in jax.tree.leaves(saved)) <= 4 * length * heads * width + length * heads

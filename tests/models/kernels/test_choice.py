@@ -8,7 +8,7 @@ import pytest
 
 from configs.errors import ConfigError
 from configs.sweeps import positions
-from models.kernels import attend, choose, kernel_for
+from models.kernels import Needs, attend, choose, kernel_for
 from models.positions import KINDS
 from tests.models.common import tiny
 
@@ -62,13 +62,13 @@ TPU: dict[str, Any] = {**GPU, "platform": "tpu"}
     ],
 )
 def test_auto(requested: dict[str, Any], core: str) -> None:
-    assert choose("auto", **requested) == core
+    assert choose("auto", Needs(**requested)) == core
 
 
 @pytest.mark.parametrize("kernel", ["reference", "blocked", "xla", "cudnn"])
 def test_the_core_named_is_the_core_that_runs(kernel: str) -> None:
-    assert choose(kernel, **GPU) == kernel
-    assert choose(kernel, **{**GPU, "q_len": 1}) == kernel
+    assert choose(kernel, Needs(**GPU)) == kernel
+    assert choose(kernel, Needs(**{**GPU, "q_len": 1})) == kernel
 
 
 @pytest.mark.fault(24)
@@ -101,7 +101,7 @@ def test_the_core_named_is_the_core_that_runs(kernel: str) -> None:
 )
 def test_refuses_by_name(kernel: str, requested: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=f"model.attention.kernel = '{kernel}'.*{words}"):
-        choose(kernel, **requested)
+        choose(kernel, Needs(**requested))
 
 
 def test_attend_refuses_too() -> None:

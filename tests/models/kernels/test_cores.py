@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from models.kernels.blocked import blocked
+from models.kernels.kernel import Scoring
 from models.kernels.masks import Masking
 from models.kernels.reference import reference
 from models.kernels.xla import xla
@@ -29,8 +30,7 @@ def call(core: Callable[..., jax.Array], case: Case, q: Any, k: Any, v: Any, slo
     masking = Masking(case.T, case.S, case.causal, case.window, case.aligned, **case.options())
     bias = (lambda *places: oracle.bias_of(slope, *places, jnp.sin)) if case.bias else None
     scale = case.K**-0.5 if case.scale is None else case.scale
-    given = {"sinks": sinks} if case.sinks else {}
-    return core(q, k, v, masking, bias=bias, soft_cap=case.soft_cap, scale=scale, **given)
+    return core(q, k, v, masking, Scoring(scale, bias, case.soft_cap, sinks if case.sinks else None))
 
 
 def run(core: Callable[..., jax.Array], case: Case, arrays: dict[str, np.ndarray], dtype: Any = jnp.float32) -> Any:
@@ -83,7 +83,7 @@ def test_softmax_is_float32_where_bfloat16_ties(core: str) -> None:
     q = jnp.asarray([[[[16.0, 1.0]]]], jnp.bfloat16)
     k = jnp.asarray([[[[16.0, 0.0]], [[16.0, 1.0]]]], jnp.bfloat16)
     v = jnp.asarray([[[[0.0, 0.0]], [[1.0, 0.0]]]], jnp.bfloat16)
-    function = functools.partial(CORES[core], masking=Masking(1, 2), bias=None, soft_cap=None, scale=1.0)
+    function = functools.partial(CORES[core], masking=Masking(1, 2), scoring=Scoring(1.0))
     out = jax.jit(function)(q, k, v)
     np.testing.assert_allclose(np.asarray(out, np.float32)[0, 0, 0], [np.e / (1 + np.e), 0], rtol=2**-8)
 
@@ -103,7 +103,7 @@ def test_bias_cannot_raise_the_dead(core: str) -> None:
             return jnp.broadcast_to(jnp.where(after, lift, 0.0), shape)
 
         masking = Masking(8, 8, **case.options())
-        return CORES[core](q, k, v, masking, bias=bias, soft_cap=None, scale=0.5)
+        return CORES[core](q, k, v, masking, Scoring(0.5, bias))
 
     given = [jnp.asarray(arrays[name], jnp.float32) for name in "qkv"]
     raised, plain = (attend(lift, *given) for lift in (float(np.finfo(np.float32).max), 0.0))

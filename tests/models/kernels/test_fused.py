@@ -16,6 +16,7 @@ from models import kernels
 from models.kernels.fused import Tiles, fused
 from models.kernels.fused.call import Call, bounds, padded_places
 from models.kernels.fused.tiles import LANES, Size, default, fitted, read, tiles_for
+from models.kernels.kernel import Scoring
 from models.kernels.masks import Masking
 from models.platform import compiling_for
 from models.positions import KINDS, build, has_head_bias, places_of
@@ -52,8 +53,8 @@ def masking_of(case: Case) -> Masking:
 
 
 def call(case: Case, tiles: Tiles, q: Any, k: Any, v: Any, sinks: Any, bias: Any) -> jax.Array:
-    given = dict(soft_cap=case.soft_cap, sinks=sinks if case.sinks else None, tiles=tiles)
-    return fused(q, k, v, masking_of(case), bias=bias, scale=case.scale or case.K**-0.5, **given)
+    scoring = Scoring(case.scale or case.K**-0.5, bias, case.soft_cap, sinks if case.sinks else None)
+    return fused(q, k, v, masking_of(case), scoring, tiles=tiles)
 
 
 def same(found: Any, wanted: Any, names: Any) -> None:

@@ -41,7 +41,7 @@ def needs(case: Case, **changes: Any) -> dict[str, Any]:
 
 def serves(core: str, case: Case) -> bool:
     try:
-        return kernels.choose(core, **needs(case)) == core
+        return kernels.choose(core, kernels.Needs(**needs(case))) == core
     except ConfigError:
         return False
 

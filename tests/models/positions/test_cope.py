@@ -98,11 +98,11 @@ def test_starts_as_no_positions_and_learns() -> None:
 
 def test_only_reference_serves_it() -> None:
     requested = dict(platform="cpu", dtype=jnp.float32, head_dim=8, q_len=8, kv_len=8)
-    assert kernels.choose("auto", scores=True, **requested) == "reference"
-    assert kernels.choose("reference", scores=True, **requested) == "reference"
+    assert kernels.choose("auto", kernels.Needs(scores=True, **requested)) == "reference"
+    assert kernels.choose("reference", kernels.Needs(scores=True, **requested)) == "reference"
     for kernel in ("blocked", "xla", "cudnn"):
         with pytest.raises(ConfigError, match=f"kernel = '{kernel}'.*CoPE"):
-            kernels.choose(kernel, scores=True, **requested)
+            kernels.choose(kernel, kernels.Needs(scores=True, **requested))
         with pytest.raises(ConfigError, match=f"model.attention.kernel = '{kernel}': CoPE"):
             tiny(position__kind="cope", attention__kernel=kernel)
     config = tiny(position__pattern=("cope", "rope"))
