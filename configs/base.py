@@ -153,7 +153,7 @@ _POSITION = group(
     ),
     cope=group(rows=field(64, "of the table; contextual positions are clipped to the last", _POSITIVE)),
     temperature=group(  # a factor on queries that grows with their position
-        kind=field("none", "of the factor on queries", choice("none", "log_n", "llama4", "ministral3")),
+        kind=field("none", "of the factor on queries", choice("none", *positions.TEMPERATURES)),
         length=unset(int, "L0, tokens, 2 or more unless kind is none; unset: rope.scaling.original_length", _POSITIVE,
                      resolve=lambda config: config.model.position.rope.scaling.original_length),
         beta=field(0.1, "llama4, ministral3: weight of the logarithm", _NOT_NEGATIVE),
@@ -172,7 +172,7 @@ _MODEL = group(
                    resolve=lambda config: attention.head_dim(config.model)),
     num_kv_heads=unset(int, "G, key/value heads (KV groups): 1 = MQA; unset: num_heads = MHA", _HEADS,
                        resolve=lambda config: config.model.num_heads),
-    mlp=field("swiglu", "swiglu, gelu (tanh form), gelu_exact, relu2 or relu", choice(*mlp.WIDTHS)),
+    mlp=field("swiglu", "swiglu, gelu (tanh form), gelu_exact, relu2 or relu", choice(*mlp.KINDS)),
     mlp_width=unset(int, "F; unset: 8/3 width for swiglu, 4 width otherwise, rounded up to 16", _POSITIVE,
                     resolve=mlp.default_width),
     mlp_bias=field(False, "biases in the MLP"),

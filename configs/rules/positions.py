@@ -1,6 +1,7 @@
 """What is allowed of positions: combinations of schemes, layers, scalings and temperatures."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ml_collections import ConfigDict
 
@@ -12,11 +13,40 @@ KINDS = (
     "none", "learned", "sinusoidal", "rope", "p_rope", "xpos", "alibi", "t5", "kerple_log", "kerple_power", "fire",
     "cope",
 )  # fmt: skip
-SCALINGS = ("none", "linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3", "longrope")
 ABSOLUTE = ("learned", "sinusoidal")  # act on the embedding
 ROTATING = layers.ROTATING
 SCALED = ("rope", "p_rope")
-BY_LENGTH = ("dynamic", "longrope")  # scalings whose frequencies depend on a row's length
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What a config must know of a RoPE scaling; `models/positions/rope_scaling.py` has a function of its name.
+
+    Attributes:
+        fields: of `model.position.rope.scaling` that it reads.
+        by_length: its frequencies depend on a row's length.
+        grows: the stretch grows with the length by itself: factor 1 is as strong as the multiple elsewhere.
+    """
+
+    fields: tuple[str, ...] = ()
+    by_length: bool = False
+    grows: bool = False
+
+
+_RAMP = ("factor", "original_length", "beta_fast", "beta_slow")
+SCALINGS: dict[str, Scaling] = {
+    "none": Scaling(),
+    "linear": Scaling(("factor",)),
+    "ntk": Scaling(("factor",)),
+    "ntk_by_parts": Scaling(_RAMP),
+    "dynamic": Scaling(("factor", "original_length"), by_length=True, grows=True),
+    "yarn": Scaling((*_RAMP, "truncate", "attention_factor", "mscale", "mscale_all_dim")),
+    "llama3": Scaling(("factor", "original_length", "low_freq_factor", "high_freq_factor")),
+    "longrope": Scaling(
+        ("factor", "original_length", "attention_factor", "short_factor", "long_factor"), by_length=True
+    ),
+}
+TEMPERATURES = ("log_n", "llama4", "ministral3")  # `models/positions/temperature.py` has a function of each name
 # How many positions xPos serves, in units of its base. Its zeta^(n/base) is e^-40 there; it would leave float32 at 69,
 # and small gradients times it leave float32 sooner.
 XPOS_REACH = 32
@@ -52,7 +82,7 @@ def problems(config: ConfigDict) -> list[str]:
             f"model.position.rope.scaling.kind = {scaling.kind!r}: needs RoPE, but model.position.kind = "
             f"{position.kind!r}"
         )
-    if "xpos" in kinds and scaling.kind in BY_LENGTH:
+    if "xpos" in kinds and SCALINGS[scaling.kind].by_length:
         result.append(
             f"model.position.rope.scaling.kind = {scaling.kind!r}: changes frequencies with the length, which layers "
             "of xpos cannot follow"

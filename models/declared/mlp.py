@@ -1,28 +1,10 @@
-"""Kinds of MLP: their shape and the name of their activation."""
-
-import dataclasses
+"""Parameters of the MLP, by its kind (`configs/rules/mlp.py`)."""
 
 from ml_collections import ConfigDict
 
 from configs.errors import ConfigError, nearest
+from configs.rules.mlp import KINDS, MLPKind
 from models.declared.parameter import Parameters, linear, nested
-
-
-@dataclasses.dataclass(frozen=True)
-class MLPKind:
-    """All that the rest of the project asks of an MLP, beside its activation (`models/layers.py`)."""
-
-    title: str  # in tables and docs
-    gated: bool  # down(f(gate x) * up x), else down(f(up x))
-
-
-KINDS: dict[str, MLPKind] = {
-    "swiglu": MLPKind("SwiGLU", gated=True),
-    "gelu": MLPKind("GELU, tanh form", gated=False),
-    "gelu_exact": MLPKind("GELU", gated=False),
-    "relu2": MLPKind("squared ReLU", gated=False),
-    "relu": MLPKind("ReLU", gated=False),
-}
 
 
 def kind_of(name: str) -> MLPKind:

@@ -16,6 +16,7 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from configs.errors import ConfigError, nearest
+from configs.rules import positions as declared
 
 Frequencies = tuple[np.ndarray | Array, float]
 
@@ -199,20 +200,10 @@ def longrope(theta: float, r: int, scaling: Scaling, lengths: Array | None) -> F
     return jnp.where((lengths > length)[..., None], long, short), factor
 
 
-RAMP = ("factor", "original_length", "beta_fast", "beta_slow")
+# By name: what `configs.rules.positions` declares, and the function of that name in this file.
 SCALINGS: dict[str, Kind] = {
-    "none": Kind(none),
-    "linear": Kind(linear, ("factor",)),
-    "ntk": Kind(ntk, ("factor",)),
-    "dynamic": Kind(dynamic, ("factor", "original_length"), uses_lengths=True, grows=True),
-    "yarn": Kind(yarn, (*RAMP, "truncate", "attention_factor", "mscale", "mscale_all_dim")),
-    "llama3": Kind(llama3, ("factor", "original_length", "low_freq_factor", "high_freq_factor")),
-    "ntk_by_parts": Kind(ntk_by_parts, RAMP),
-    "longrope": Kind(
-        longrope,
-        ("factor", "original_length", "attention_factor", "short_factor", "long_factor"),
-        uses_lengths=True,
-    ),
+    name: Kind(globals()[name], one.fields, uses_lengths=one.by_length, grows=one.grows)
+    for name, one in declared.SCALINGS.items()
 }
 
 

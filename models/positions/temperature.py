@@ -9,6 +9,7 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from configs.errors import ConfigError, nearest
+from configs.rules import positions as declared
 from models.positions.scheme import Scheme
 
 
@@ -32,9 +33,7 @@ def ministral3(p: Array, length: int, beta: float) -> Array:
 
 # kind -> function (positions as float32, L0, beta) -> factor.
 TEMPERATURES: dict[str, Callable[[Array, int, float], Array]] = {
-    "log_n": log_n,
-    "llama4": llama4,
-    "ministral3": ministral3,
+    name: globals()[name] for name in declared.TEMPERATURES
 }
 
 

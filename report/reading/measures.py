@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from configs.rules import tasks
+from configs.rules import positions, tasks
 from report.page import formats
 from report.reading.directories import Arm, Run, Study, dig, items, mapping, number, objects, text
 from report.statistics import shares
@@ -17,7 +17,7 @@ from report.statistics.intervals import Estimate, over_seeds, wilson
 from report.statistics.text_noise import Pieces
 
 TRAINED = "trained"  # the evaluations' name for a run's own RoPE scaling, unchanged
-SCALINGS = (TRAINED, "none", "linear", "ntk", "ntk_by_parts", "dynamic", "yarn", "llama3", "longrope")
+SCALINGS = (TRAINED, *positions.SCALINGS)
 NOUNS = {**dict.fromkeys(tasks.FILLED, "pairs"), "variable_tracking": "hops"}
 NOUNS |= {"selective_copy": "tokens", "induction_repeat": "tokens"}
 FEW = tasks.FEW  # independent examples; cells with fewer cannot be ranked
