@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from configs import base, cli, evaluations, fields, provenance, schema, validate
+from configs.rules.sources import SOURCES
 from tests.report import synthetic
 
 EVALUATIONS = tuple(evaluations.EVALUATIONS)
@@ -22,10 +23,10 @@ HARMLESS = {
 }
 # Judged by what they lead to: run.json's data, in whose fingerprint documents, split, tokenizer and mixture are.
 BY_FINGERPRINT = {
-    "data.source", "data.path", "data.field", "data.split", "data.train_share", "data.tokenizer",
-    "data.tfds.name", "data.tfds.data_dir", "data.tfds.train_split", "data.tfds.validation_split",
-    "data.validation_path", "data.mixture", "data.validation_in_train", "data.vocab_size", "data.separator",
-    *(name for name in fields.types() if name.startswith("data.weights.")),
+    *(f"data.{one.field}" for one in SOURCES.values() if one.field),
+    "data.source", "data.field", "data.split", "data.train_share", "data.tokenizer", "data.tfds.data_dir",
+    "data.tfds.train_split", "data.tfds.validation_split", "data.validation_path", "data.validation_in_train",
+    "data.vocab_size", "data.separator", *(name for name in fields.types() if name.startswith("data.weights.")),
 }  # fmt: skip
 
 

@@ -72,6 +72,7 @@ def test_every_column_that_is_declared_is_a_cell_of_the_table(study: Study) -> N
     keys = [column.key for _, column in DECLARED]
     assert not [key for key, count in Counter(keys).items() if count > 1] and {*keys} <= {*COLUMNS}
     whole = table.build(dataclasses.replace(study, columns=[*COLUMNS]))
+    assert {column.key.split(" ")[0] for column in whole.columns} - {"arm"} <= {*COLUMNS}
     arm, shown = study.arms[0], {column.key: place for place, column in enumerate(whole.columns)}
     cells = table._cells(study, arm, [], None, [])
     assert {*keys} <= {*cells}

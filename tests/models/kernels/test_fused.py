@@ -1,7 +1,6 @@
 """The fused kernel, interpreted, against the definition in float64: every scheme, every mask, and what it skips."""
 
 import dataclasses
-import functools
 import math
 import re
 from typing import Any
@@ -212,5 +211,4 @@ def test_a_bias_that_is_not_by_head_is_refused() -> None:
     with kernels.interpreting("gpu"), pytest.raises(kernels.choice.ConfigError, match="defined by head"):
         kernels.attend(zeros, zeros, zeros, kernel="fused", bias=lambda q, k: jnp.zeros((1, 1, 4, 4)))
     with pytest.raises(NotImplementedError):
-        function = functools.partial(fused, masking=Masking(4, 4), soft_cap=None, scale=1.0)
-        function(zeros, zeros, zeros, bias=lambda q, k: jnp.zeros((1, 1, 4, 4)))
+        fused(zeros, zeros, zeros, Masking(4, 4), Scoring(1.0, bias=lambda q, k: jnp.zeros((1, 1, 4, 4))))
