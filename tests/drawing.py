@@ -186,7 +186,7 @@ def _rope(pick: Callable[..., Any], kinds: set[str], head_dim: int, latent: bool
         for kind in positions.SCALINGS
         if (kinds & {*positions.SCALED} or kind == "none")
         and (width > 2 or kind not in ("ntk", "dynamic"))
-        and ("xpos" not in kinds or kind not in positions.BY_LENGTH)
+        and ("xpos" not in kinds or not positions.SCALINGS[kind].by_length)
         # One list serves one rotary width.
         and (kind != "longrope" or "p_rope" not in kinds or not rotation or share == 1)
     ]
