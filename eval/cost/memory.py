@@ -108,8 +108,8 @@ def activation_bytes(config: ConfigDict) -> int:
     They are summed from the shapes that differentiation traces: the difference between two rows and one, for each row.
     Known differences in compiled programs (on the CPU) are corrected: of arrays as wide as the MLP's hidden layer there
     are at most `MLP_KEPT` per layer, because XLA recomputes the others from these; the blocked kernel keeps keys and
-    values a second time, as its matmuls read them, and scores of short sequences (`Kernel.kept`); and the logits have their
-    gradient beside them.
+    values a second time, as its matmuls read them, and scores of short sequences (`Kernel.kept`); and the logits have
+    their gradient beside them.
     """
     model, length = config.model, config.data.length
     rows = config.data.batch_size // config.data.micro_batches
