@@ -106,7 +106,7 @@ def test_a_sweep_takes_columns_and_highlighted_arms() -> None:
         sweep(columns=["model.num_heads", "loss"], highlight=["num_heads=2"]), file=Path("configs/sweeps/x.py")
     )
     assert one.studies[0].columns == ("model.num_heads", "loss") and one.studies[0].highlight == ("num_heads=2",)
-    with pytest.raises(ConfigError, match="highlight = 'h3' is no arm"):
+    with pytest.raises(ConfigError, match="highlight = 'h3' is not an arm"):
         expand(sweep(highlight=["h3"]), file=Path("configs/sweeps/x.py"))
 
 
