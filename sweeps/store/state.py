@@ -323,6 +323,7 @@ def contradictions(directory: Path, runs: list[Run]) -> list[str]:
     """Returns a line for each arm whose runs on disk have another config, with the fields."""
     results: dict[tuple[str, str], list[int]] = {}
     plain: dict[str, Any] = {}  # the config of each arm as JSON
+    same: dict[str, Any] = {}  # of each arm, the last config on disk that agrees, but for the seed
     for run in runs:
         path = run_dir(directory, run.arm, run.seed) / "config.json"
         if not path.exists() or _failed_at_once(path.parent):
@@ -332,7 +333,13 @@ def contradictions(directory: Path, runs: list[Run]) -> list[str]:
             plain[run.arm] = _plain(fields.to_dict(run.base))
         if run.select is None and _agrees(on_disk, {**plain[run.arm], "seed": run.seed, "name": run.arm}):
             continue
+        # An older version's config lacks fields: the slow comparison is made once an arm, not once a run.
+        unseeded = {**on_disk, "seed": None} if isinstance(on_disk, dict) and on_disk.get("seed") == run.seed else None
+        if run.select is None and not run.base.init_from and unseeded is not None and unseeded == same.get(run.arm):
+            continue
         changed = differences(on_disk, select.decided(directory, run))
+        if not changed:
+            same[run.arm] = unseeded
         if run.select is not None and select.read(directory, run.select, run.arm) is None:
             changed = [phrase for phrase in changed if not phrase.startswith(f"{run.select.field} was ")]
         if changed and (why := _not_longer(on_disk, path.parent, run, changed)) is not None:

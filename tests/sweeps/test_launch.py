@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from configs import fields
 from configs.errors import ConfigError, UserError
 from sweeps import launch
 from sweeps.execution import worker
@@ -21,6 +22,7 @@ from sweeps.spec import expand
 from sweeps.spec.sweep import Study, Sweep
 from sweeps.store import state
 from tests.sweeps import fakes
+from training.run_directory.files import write_json
 
 FAKES = Functions("tests.sweeps.fakes:train", "tests.sweeps.fakes:evaluate")
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -214,6 +216,24 @@ def test_a_run_of_another_config_is_refused_by_field_and_left_as_it_is(tmp_path)
     assert {p: p.read_bytes() for p in files} == files
     # What does not change a run may differ.
     assert run(tmp_path, sweep_of(tmp_path, ["a", "b"], seeds=(0, 1), **{"log.every_steps": 7})).code == 0
+
+
+def test_configs_of_an_older_version_agree_and_are_compared_once_an_arm(tmp_path, monkeypatch):
+    sweep = sweep_of(tmp_path, ["a"], seeds=range(4))
+    plain = json.loads(json.dumps(fields.to_dict(sweep.runs()[0].base), default=lambda node: node.to_dict()))
+    del plain["eval"]["loss_tokens"]  # the older version did not have it
+    for seed in range(4):
+        write_json(state.run_dir(tmp_path, "a", seed) / "config.json", {**plain, "name": "a", "seed": seed})
+    compared, slow = [], state.differences
+    monkeypatch.setattr(state, "differences", lambda *given: compared.append(1) or slow(*given))
+    assert state.contradictions(tmp_path, sweep.runs()) == [] and len(compared) == 1
+    # A run of another seed than its folder's, and one of another rate, are found behind those that agree.
+    write_json(state.run_dir(tmp_path, "a", 2) / "config.json", {**plain, "name": "a", "seed": 9})
+    other = {**plain, "name": "a", "seed": 3, "optimizer": {**plain["optimizer"], "learning_rate": 0.5}}
+    write_json(state.run_dir(tmp_path, "a", 3) / "config.json", other)
+    lines = state.contradictions(tmp_path, sweep.runs())
+    assert "(seed 2)" in lines[0] and "seed was 9, now 2" in lines[0]
+    assert "(seed 3)" in lines[1] and "optimizer.learning_rate was 0.5, now 0.001" in lines[1] and len(lines) == 2
 
 
 def test_a_directory_of_another_sweep_or_of_a_run_is_refused(tmp_path):
