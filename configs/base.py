@@ -216,6 +216,7 @@ _RETRIEVAL = group(
                  rule("0 (as published) or 2 .. 18", lambda value: value == 0 or 2 <= value <= 18)),
     letters=field(2, "of keys and names in the short form", _POSITIVE),
     vocab_size=field(64, "tokens of induction_* and selective_copy", at_least(16)),
+    questions=field("", "qa: a JSON file in SQuAD's format (docs/retrieval.md)", compare=_NOTHING),
     answer_weight=field(1.0, "loss weight of answers' tokens in training", _POSITIVE, compare=_NOTHING),
     text_weight=field(0.0, "loss weight of every other token of a task's rows in training", _NOT_NEGATIVE,
                       compare=_NOTHING),
@@ -368,6 +369,7 @@ _EVAL = group(
     retrieval=group(
         task=field("auto", "mqar, a task of data/retrieval, or auto (the one trained on, else passkey)",
                    choice("auto", *tasks.SYNTHETIC)),
+        questions=field("", "qa: a JSON file in SQuAD's format; empty: data.retrieval.questions", compare=_NOTHING),
         haystack=field("auto", "own, noise, text, distractors, or auto (data.retrieval.haystack)",
                        choice("auto", "own", *tasks.HAYSTACKS), compare=_QUALITY),
         filler=field("auto", "of mqar and mqar_gaps, beyond the training length, between the pairs and the questions "

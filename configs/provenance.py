@@ -34,7 +34,15 @@ PARTS = ("run", "parents", "data", "step", "checkpoint", "question")
 RUN = PARTS[:-1]  # what makes a result one of this run, whatever it was asked
 
 # Where files lie: what they hold counts, and is known by the data's fingerprint and by `parents`.
-PLACES = ("init_from", "data.path", "data.validation_path", "data.mixture", "data.tokenizer", "data.tfds.data_dir")
+PLACES = (
+    "init_from",
+    "data.path",
+    "data.validation_path",
+    "data.mixture",
+    "data.tokenizer",
+    "data.tfds.data_dir",
+    "data.retrieval.questions",
+)
 
 PLAIN = frozenset((str, float, bool, type(None), list))  # types of JSON that are no object
 

@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from configs.rules import tasks
 from data.corpora import Opened, digest
+from data.retrieval import squad
 from data.tokenizers import Tokenizer
 
 
@@ -39,8 +40,11 @@ def _mixtures(config: ConfigDict) -> Iterator[tuple[tuple[str, Any], ...]]:
             mix += [("pairs", stage.get("pairs", data.mqar.pairs)), ("mqar_vocab_size", data.mqar.vocab_size)]
         if any(weights[name] for name in tasks.TASKS):
             settings = {**data.retrieval.to_dict(), "needles": stage.get("needles", data.retrieval.needles)}
+            del settings["questions"]  # a place; what lies there is named where it is read
             mix += [(f"retrieval.{name}", value) for name, value in sorted(settings.items())]
         if weights["mqar_gaps"]:
             mix += [(f"mqar_gaps.{name}", data.mqar[name]) for name in ("power", "filler", "vocab_size")]
             mix.append(("mqar_gaps.pairs", stage.get("pairs", data.mqar.pairs)))
+        if weights["qa"]:
+            mix.append(("qa.sha256", squad.load(data.retrieval.questions).sha256))
         yield tuple(mix)

@@ -18,7 +18,7 @@ EVALUATION = Evaluation(
         "report.charts.grid:heat_map",
         "report.charts.grid:exact_matches",
     ),
-    resolved=("task", "pairs"),
+    resolved=("task", "pairs", "questions"),
     lists=("eval.multiples", "eval.lengths", "eval.scalings"),
     shared=(Shared("task", "retrieval task", "report.reading.measures:task"),),
 )

@@ -33,6 +33,7 @@ class Declared:
         tokens: bare tokens: n to the tokens that a row of n has at least, its last target included.
         vocabulary: bare tokens: n to the tokens of vocabulary that a row of n needs at least.
         numbers: what the number n must be, beside a whole number above 0: (words, test).
+        file: the field of `data.retrieval` and `eval.retrieval` with the file that the task is made of.
     """
 
     module: str
@@ -44,6 +45,7 @@ class Declared:
     tokens: Callable[[int], int] | None = None
     vocabulary: Callable[[int], int] | None = None
     numbers: tuple[str, Callable[[int], bool]] | None = None
+    file: str = ""
 
 
 def _in_words(module: str, haystack: str = "text", *, counted: bool = False, **more: Any) -> Declared:
@@ -67,6 +69,7 @@ RETRIEVAL: dict[str, Declared] = {
     "variable_tracking": _in_words("variable_tracking", "noise", counted=True),
     "cwe": Declared("cwe", words=True, counted=True),
     "fwe": Declared("fwe", words=True, counted=True),
+    "qa": Declared("qa", words=True, file="questions"),
     # Pairs, then their questions and answers; the blank is among the keys' half.
     "mqar_gaps": Declared(
         "mqar_gaps", counted=True, pairs=True, tokens=lambda n: 4 * n, vocabulary=lambda n: 2 * n + 2
@@ -104,6 +107,9 @@ IN_TOKENS = tuple(name for name, one in RETRIEVAL.items() if not one.words)
 TASKS = IN_TEXT + IN_TOKENS
 SYNTHETIC = ("mqar", *TASKS)  # every source beside the text; data/mqar.py makes the rows of mqar
 COUNTED = ("mqar", *(name for name, one in RETRIEVAL.items() if one.counted))
+IN_FILES = {
+    name: one.file for name, one in RETRIEVAL.items() if one.file
+}  # task -> field of data.retrieval, and of eval.retrieval
 FILLED = ("mqar", *(name for name, one in RETRIEVAL.items() if one.pairs))
 
 # Of the effective length: name -> (accuracy, whether it must be exceeded). PI, arXiv 2306.15595, section 3.3; YaRN,
@@ -210,9 +216,24 @@ def bare_vocabulary(config: ConfigDict, name: str) -> int:
     return config.data.retrieval.vocab_size if name in IN_TOKENS else 0
 
 
+def file_asked(config: ConfigDict, name: str) -> str:
+    """Returns the file that an evaluation's task is made of: its own, or the one that the run trains on."""
+    field = IN_FILES[name]
+    return str(config.eval.retrieval[field] or config.data.retrieval[field])
+
+
+def _no_file(config: ConfigDict, name: str, *, asked: bool = False) -> list[str]:
+    """Returns what is wrong with the field that names a task's file."""
+    if name not in IN_FILES or (file_asked(config, name) if asked else config.data.retrieval[IN_FILES[name]]):
+        return []
+    where = "eval" if asked else "data"
+    return [f"{where}.retrieval.{IN_FILES[name]}: {name} is made of a file, and none is set"]
+
+
 def asking_problems(config: ConfigDict) -> list[str]:
     """Returns what is wrong with the numbers of needles that an evaluation asks for."""
-    name, result = asked(config), []
+    name = asked(config)
+    result = _no_file(config, name, asked=True)
     filler = config.eval.retrieval.filler
     if filler != "auto" and name not in FILLED:
         result.append(
@@ -257,6 +278,7 @@ def problems(config: ConfigDict, weights: Mapping[str, Any], stage: Mapping[str,
     length = stage.get("length", data.length)
     for name in (task for task in TASKS if weights[task] > 0):
         declared = RETRIEVAL[name]
+        result += _no_file(config, name)
         if declared.haystack and data.retrieval.haystack not in ("own", *declared.haystacks):
             allowed = ", ".join(("own", *declared.haystacks[:-1]))
             result.append(

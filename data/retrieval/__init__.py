@@ -9,7 +9,20 @@ from data.retrieval.build import make
 from data.retrieval.draws import Draw
 from data.retrieval.pair_tasks import PairTask
 from data.retrieval.pairs import FarPairs, Mqar, far
+from data.retrieval.qa import QuestionAnswering
 from data.retrieval.rows import Rows, Task
 from data.retrieval.source import TaskSource, evaluation
 
-__all__ = ["Draw", "FarPairs", "Mqar", "PairTask", "Rows", "Task", "TaskSource", "evaluation", "far", "make"]
+__all__ = [
+    "Draw",
+    "FarPairs",
+    "Mqar",
+    "PairTask",
+    "QuestionAnswering",
+    "Rows",
+    "Task",
+    "TaskSource",
+    "evaluation",
+    "far",
+    "make",
+]

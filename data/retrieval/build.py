@@ -52,6 +52,6 @@ def _check(task: TextTask) -> None:
     sample = task.sample(Dice(np.zeros(2, np.uint64), 0, 0), task.needles)
     pieces = [piece for needle in sample.needles for piece in needle]
     pieces += [sample.introduction, *sample.question, sample.between, *task.alphabet()]
-    if task.haystack.kind != "text":
+    if task.haystack.kind in ("noise", "distractors"):
         pieces.append(NOISE)
     task.encode.check(task.name, pieces)

@@ -4,7 +4,7 @@ Parts are tokenized separately and joined as tokens: a row has exactly the reque
 depth grid of any resolution is exact, and an answer's tokens are those of its needle, for every tokenizer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -86,6 +86,19 @@ class TextTask:
         """Returns a needle that is unrelated to the sample's question."""
         raise NotImplementedError
 
+    def distractors(self, dice: Dice, sample: Sample) -> Callable[[], Needle]:
+        """Returns what gives another distractor of one row at each call."""
+        return lambda: self.distractor(dice, sample)
+
+    def no_row(self) -> UserError:
+        """Returns the error where no row was found in `ATTEMPTS` draws."""
+        if self.haystack.kind == "text":
+            return UserError(
+                f"{self.name}: {ATTEMPTS} draws gave no row whose text does not already contain a needle's words; "
+                "raise data.retrieval.letters or data.retrieval.digits, or use the full form"
+            )
+        return too_few()
+
     def alphabet(self) -> tuple[str, ...]:
         """Returns pieces that contain every character a random key or value may have."""
         raise NotImplementedError
@@ -151,12 +164,7 @@ class TextTask:
             laid = self._lay_out(dice, sample, length, needles, depth)
             if laid is not None:
                 return laid
-        if self.haystack.kind == "text":
-            raise UserError(
-                f"{self.name}: {ATTEMPTS} draws gave no row whose text does not already contain a needle's words; "
-                "raise data.retrieval.letters or data.retrieval.digits, or use the full form"
-            )
-        raise too_few()
+        raise self.no_row()
 
     def _lay_out(self, dice: Dice, sample: Sample, length: int, number: int, depth: float | None) -> "Laid | None":
         """Lays out a sample as a row; None if the haystack happens to contain what must be unique."""
@@ -168,7 +176,8 @@ class TextTask:
         room = length - len(introduction) - sum(map(len, needles)) - len(question) - end
         if room < 0:
             raise UserError(f"a row of {length} tokens is too short for {self.name}: this one needs {length - room}")
-        hay = self.haystack.fill(dice, room, lambda: encode.joined(self.distractor(dice, sample)))
+        another = self.distractors(dice, sample)
+        hay = self.haystack.fill(dice, room, lambda: encode.joined(another()))
         if self.haystack.kind == "text":
             text = encode.tokenizer.decode(hay.tokens)
             if any(word in text for word in sample.unique):

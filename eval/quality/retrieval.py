@@ -1,6 +1,5 @@
 """Retrieval over a grid of lengths, depths and numbers of needles: teacher-forced, and generated with a KV cache."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from ml_collections import ConfigDict
 from configs.errors import UserError
 from configs.rules import tasks
 from data import retrieval, streams
+from data.retrieval.squad import holds
 from eval.progress import Quiet
 from eval.quality import cells, effective, scoring
 from eval.quality.cells import Answers
@@ -69,6 +69,7 @@ def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
         }
     return {
         "task": name,
+        **({"questions": task.task.squad.sha256} if isinstance(task.task, retrieval.QuestionAnswering) else {}),
         "pairs": headline,
         "accuracy": next(e["accuracy"] for e in own if e["multiple"] == 1 and e["scaling"] == TRAINED),
         "cells": measured,
@@ -214,7 +215,11 @@ def make(run: Run, name: str) -> retrieval.Task:
     text = None
     if name in tasks.IN_TEXT and run.tokenizer is not None and tasks.haystack(name, expected) == "text":
         text = _text(run)
-    return retrieval.make(name, run.config, run.tokenizer, text, expected)
+    config = run.config
+    if name in tasks.IN_FILES:
+        config = config.copy_and_resolve_references()
+        config.data.retrieval[tasks.IN_FILES[name]] = tasks.file_asked(run.config, name)
+    return retrieval.make(name, config, run.tokenizer, text, expected)
 
 
 def far(run: Run, task: retrieval.Task) -> retrieval.Task:
@@ -283,14 +288,6 @@ def _generated(run: Run, variant: Variant, rows: retrieval.Rows) -> tuple[np.nda
     for row, references in enumerate(rows.references):
         result[row, : len(references)] = [holds(said[row], reference) for reference in references]
     return right, result, said
-
-
-def holds(text: str, reference: str) -> bool:
-    """Returns whether a text contains a reference answer, ignoring case, and not as part of a longer word or number.
-
-    RULER counts parts of longer words too; with two-digit numbers that would be right by chance.
-    """
-    return re.search(rf"(?<!\w){re.escape(reference)}(?!\w)", text, re.IGNORECASE) is not None
 
 
 def _continued(

@@ -7,6 +7,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from configs.errors import ConfigError
+from configs.rules import tasks
 from configs.rules.data import TOKENIZERS
 from sweeps.spec.sweep import Sweep
 
@@ -39,6 +40,11 @@ def missing(config: ConfigDict) -> list[str]:
         for name in ("path", "validation_path"):
             if one.get(name) and not _there(one[name]):
                 result.append(f"data.mixture[{index}].{name} = {one[name]!r}: no file matches")
+    for name, field in tasks.IN_FILES.items():
+        named = {f"data.retrieval.{field}": data.retrieval[field]} if tasks.uses(config, name) else {}
+        if tasks.asked(config) == name and config.eval.retrieval[field]:
+            named[f"eval.retrieval.{field}"] = config.eval.retrieval[field]
+        result += [f"{where} = {path!r}: there is no such file" for where, path in named.items() if not _there(path)]
     if data.tokenizer and data.tokenizer not in TOKENIZERS and not Path(data.tokenizer).expanduser().exists():
         result.append(f"data.tokenizer = {data.tokenizer!r}: no such file")
     return result

@@ -26,7 +26,8 @@ BY_FINGERPRINT = {
     *(f"data.{one.field}" for one in SOURCES.values() if one.field),
     "data.source", "data.field", "data.split", "data.train_share", "data.tokenizer", "data.tfds.data_dir",
     "data.tfds.train_split", "data.tfds.validation_split", "data.validation_path", "data.validation_in_train",
-    "data.vocab_size", "data.separator", *(name for name in fields.types() if name.startswith("data.weights.")),
+    "data.vocab_size", "data.separator", "data.retrieval.questions", "eval.retrieval.questions",
+    *(name for name in fields.types() if name.startswith("data.weights.")),
 }  # fmt: skip
 
 

@@ -5,8 +5,10 @@ import pytest
 
 from configs.rules import tasks
 from data.retrieval import Draw, Rows
+from data.retrieval.squad import holds
 from eval.progress import Quiet
 from eval.quality import retrieval, scoring
+from tests.data.retrieval.common import SQUAD
 from training.run_directory.run import open_data
 
 
@@ -242,8 +244,10 @@ def knower(monkeypatch):
 @pytest.mark.parametrize("name", tasks.TASKS)
 def test_every_task_is_asked_by_its_name(make, knower, name):
     setting = {"data__length": 255, "data__retrieval__form": "short", "eval__retrieval__depths": 4}
+    setting |= {"eval__retrieval__questions": SQUAD} if name == "qa" else {}
     result = evaluated(make(**setting, eval__retrieval__task=name, eval__retrieval__examples=3, eval__batch_size=2))
     assert result["task"] == name and result["accuracy"] == 1.0
+    assert ("questions" in result) == (name == "qa")
     answers = {
         "niah_multivalue": 4,
         "niah_multiquery": 4,
@@ -255,7 +259,7 @@ def test_every_task_is_asked_by_its_name(make, knower, name):
     bare = pairs or name == "selective_copy"  # a row asks at all depths
     for entry in result["by_length"]:
         # Where a needle's neighbours are long, four depths are fewer places, and the same row counts once.
-        few = name in ("niah_multikey_3", "cwe", "fwe")  # of a list, the last copy of each word
+        few = name in ("niah_multikey_3", "cwe", "fwe", "qa")  # of a list, the last copy of each word
         assert entry["examples"] == entry["correct"]
         near = entry["near"]["examples"] if entry["near"] else 0  # beyond the training length these do not count
         assert near == 0 or entry["length"] == 510
@@ -379,8 +383,8 @@ def test_one_row_asked_at_several_depths_counts_once(make, knower):
     ("12,345", True), (" 12.", True), ("12", True), ("312", False), ("123", False), ("a12", False), ("1 2", False)
 ])  # fmt: skip
 def test_an_answer_is_found_as_a_whole(text, held):
-    assert retrieval.holds(text, "12") is held
-    assert retrieval.holds("Value: ABC-d.", "abc-D")
+    assert holds(text, "12") is held
+    assert holds("Value: ABC-d.", "abc-D")
 
 
 def test_answers_in_another_order_are_found_but_not_at_their_place(make, knower, monkeypatch):

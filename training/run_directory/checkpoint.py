@@ -22,7 +22,7 @@ from training.run_directory import integrity
 policies = ocp.checkpoint_managers
 IDENTITY = "trained_as"  # in meta: the config fields that define what was trained (`identity`)
 TRAINED_AS = ("seed", "model.", "optimizer.", "data.")
-PLACES = ("data.path", "data.validation_path", "data.mixture", "data.tokenizer")
+PLACES = ("data.path", "data.validation_path", "data.mixture", "data.tokenizer", "data.retrieval.questions")
 SCORED = "val_loss_of_these"  # in meta: the validation loss of the checkpoint's parameters, None if not evaluated
 logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs dozens of lines per save, and raises errors
 

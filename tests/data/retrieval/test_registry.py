@@ -22,7 +22,7 @@ def test_a_declared_task_is_made_tested_and_described(name: str) -> None:
     assert isinstance(task, retrieval.PairTask) == declared.pairs
     assert f"data.weights.{name}" in fields.types()
     assert f"| `{name}` |" in (ROOT / "docs/retrieval.md").read_text()
-    assert declared.words == bool(declared.haystack) or name in ("cwe", "fwe")
+    assert declared.words == bool(declared.haystack or declared.file) or name in ("cwe", "fwe")
     tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     assert f"retrieval.{declared.module} import" in tests or f'"{name}"' in tests
 
