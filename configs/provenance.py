@@ -28,7 +28,7 @@ from typing import Any
 
 from configs import base, fields
 from configs.documents import ordinary
-from configs.evaluations import EVALUATIONS
+from configs.evaluations import RESULTS
 
 PARTS = ("run", "parents", "data", "step", "checkpoint", "question")
 RUN = PARTS[:-1]  # what makes a result one of this run, whatever it was asked
@@ -191,7 +191,7 @@ def question(evaluation: str, config: Any, result: Mapping[str, Any]) -> dict[st
     """
     requested = {name: value for name, value in flat(config).items() if name.startswith(("eval.", "data."))}
     results = {name: value for name, value in requested.items() if shapes(name, evaluation)}
-    return results | {name: result[name] for name in EVALUATIONS[evaluation].resolved if name in result}
+    return results | {name: result[name] for name in RESULTS[evaluation].resolved if name in result}
 
 
 def of_result(workdir: Path, evaluation: str, config: Any, result: Mapping[str, Any], step: int) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def _earlier_question(evaluation: str, config: Any, result: Mapping[str, Any]) -
     used = flat({"eval": result.get("settings")})
     requested = flat(config) | {name: value for name, value in used.items() if name in fields.types()}
     results = {n: v for n, v in requested.items() if n.startswith(("eval.", "data.")) and shapes(n, evaluation)}
-    return results | {name: result[name] for name in EVALUATIONS[evaluation].resolved if name in result} or None
+    return results | {name: result[name] for name in RESULTS[evaluation].resolved if name in result} or None
 
 
 def unknown(results: Mapping[str, Any]) -> bool:
@@ -342,7 +342,7 @@ def other_questions(
     strict: list[str] = []
     lists: list[str] = []
     for name, left, right in _settings_that_differ(one, two):
-        into = lists if as_configured and name in EVALUATIONS[evaluation].lists else strict
+        into = lists if as_configured and name in RESULTS[evaluation].lists else strict
         into.append(f"{name} = {left} against {right}")
     return strict, lists
 
@@ -351,7 +351,7 @@ def as_configured(results: Mapping[str, Any], evaluation: str, config: Any) -> b
     """Tells whether a result's lists of conditions are those that its run's config.json asks for."""
     requested, expected = results.get("question"), question(evaluation, config, {})
     return isinstance(requested, Mapping) and all(
-        requested.get(n) == expected.get(n) for n in EVALUATIONS[evaluation].lists
+        requested.get(n) == expected.get(n) for n in RESULTS[evaluation].lists
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from configs import cli, provenance
 from configs.errors import UserError, nearest
-from configs.evaluations import EVALUATIONS
+from configs.evaluations import EVALUATIONS, RESULTS
 from configs.validate import check, to_dict
 from eval import options
 from eval.options import DEFAULT
@@ -111,7 +111,7 @@ def record(run: runs.Run, name: str, results: dict[str, Any], seconds: float, pr
         files.write_json(path, result)
     except OSError as error:
         raise UserError(f"{error.filename2 or path}: cannot be written: {error.strerror or error}") from error
-    measured = EVALUATIONS[name].line(result)
+    measured = RESULTS[name].line(result)
     progress.say(f"{name}: {path} ({seconds:.1f} s){f': {measured}' if measured else ''}")
     return result
 

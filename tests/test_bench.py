@@ -46,7 +46,7 @@ def test_peers_that_are_asked_for_take_part_in_what_they_can_do(tmp_path: Path) 
     assert "maxtext" not in {peer for case in command.chosen(command.parsed([])) for peer in case.peers}
     started = peers.commands(Path("torch"), 2, compiled=True, maxtext=Path("maxtext"))
     assert {peer for case in cases for peer in case.peers} <= set(started)
-    with pytest.raises(UserError, match=r"python3\.none: cannot be run on this machine, and maxtext==\S+ needs it"):
+    with pytest.raises(UserError, match=r"python3\.none: cannot be run on this machine, but maxtext==\S+ needs it"):
         environment.environment(tmp_path / "none", environment.MAXTEXT, "python3.none")
 
 

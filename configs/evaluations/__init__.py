@@ -6,7 +6,7 @@ They are declared here and not in `eval`, for sweeps and reports read them witho
 from configs.evaluations import equivalence, heads, loss, memory, profile, retrieval, throughput
 from configs.evaluations.evaluation import Column, Evaluation, Measure, Shared, load
 
-__all__ = ["EVALUATIONS", "Column", "Evaluation", "Measure", "Shared", "load", "of_kind"]
+__all__ = ["EVALUATIONS", "RESULTS", "Column", "Evaluation", "Measure", "Shared", "load", "of_kind"]
 
 EVALUATIONS: dict[str, Evaluation] = {
     "loss": loss.EVALUATION,
@@ -16,6 +16,11 @@ EVALUATIONS: dict[str, Evaluation] = {
     "profile": profile.EVALUATION,
     "heads": heads.EVALUATION,
     "equivalence": equivalence.EVALUATION,
+}
+# Every result file that is written into a run's eval/: those of other programs too, which `--evals` does not name.
+RESULTS: dict[str, Evaluation] = {
+    **EVALUATIONS,
+    "harness": Evaluation(name="harness", module="eval.harness", kind="outside", default=False),
 }
 
 

@@ -296,7 +296,7 @@ def test_one_answer_of_many_is_wrong(make, knower, name, monkeypatch):
         ({"eval__retrieval__task": "mqar_gaps", "data__mqar__vocab_size": 512}, "mqar_gaps needs 512"),
         (
             {"eval__retrieval__task": "passkey", "eval__retrieval__haystack": "distractors"},
-            "passkey: has no distractors",
+            "passkey: does not support a haystack of distractors",
         ),
     ],
 )

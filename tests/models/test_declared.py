@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from ml_collections import ConfigDict
 
 from configs import fields, validate
-from configs.rules import mlp as mlp_rules
 from configs.rules import positions
 from models import layers, transformer
 from models.declared import attention as attentions
@@ -90,7 +89,7 @@ def test_every_registry_has_the_same_keys() -> None:
     """A choice that the config allows is declared, and has its module; in every other place a missing one fails."""
     assert [*positions.KINDS] == [*schemes.KINDS] == [*SCHEMES]
     assert sorted(positions.SCALINGS) == sorted(SCALINGS)
-    assert [*fields.choices("model.mlp")] == [*mlp.KINDS] == [*layers.ACTIVATIONS] == [*mlp_rules.WIDTHS]
+    assert [*fields.choices("model.mlp")] == [*mlp.KINDS] == [*layers.ACTIVATIONS]
     assert [*fields.choices("model.attention.kind")] == [*attentions.KINDS] == [*transformer.ATTENTIONS]
 
 
