@@ -35,7 +35,7 @@ def _mixtures(config: ConfigDict) -> Iterator[tuple[tuple[str, Any], ...]]:
     for stage in (*data.curriculum, {}):
         weights: Mapping[str, float] = {**data.weights.to_dict(), **dict(stage.get("weights", {}))}
         total = sum(weights.values())
-        mix = [(name, weight / total) for name, weight in sorted(weights.items()) if weight]
+        mix: list[tuple[str, Any]] = [(name, weight / total) for name, weight in sorted(weights.items()) if weight]
         if weights["mqar"]:
             mix += [("pairs", stage.get("pairs", data.mqar.pairs)), ("mqar_vocab_size", data.mqar.vocab_size)]
         if any(weights[name] for name in tasks.TASKS):

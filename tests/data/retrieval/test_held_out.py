@@ -7,7 +7,7 @@ from data import retrieval
 from data.retrieval import Draw
 from data.retrieval.draws import held_out_facts
 from tests.data.common import settings
-from tests.data.retrieval.common import made, stream, tokenizer
+from tests.data.retrieval.common import SQUAD, made, stream, tokenizer
 
 # So few different rows that all of them come up.
 TINY = {"form": "short", "letters": 1, "digits": 2, "needles": 2}
@@ -29,7 +29,8 @@ def told(name: str, rows) -> list:
 def test_no_row_is_on_both_sides(name):
     pairs = (4, 12) if name == "compositional_mqar" else (2, 10)
     config = settings(**{f"data__retrieval__{k}": v for k, v in TINY.items()}, data__mqar__pairs=pairs[0],
-                      data__mqar__vocab_size=pairs[1], data__retrieval__vocab_size=16)  # fmt: skip
+                      data__mqar__vocab_size=pairs[1], data__retrieval__vocab_size=16, data__length=511,
+                      data__retrieval__questions=SQUAD)  # fmt: skip
     task = retrieval.make(name, config, tokenizer("byte"), stream("byte"), "noise")
     length = task.shortest() + 20
     trained, kept = set(), set()

@@ -213,5 +213,5 @@ def test_a_file_that_is_not_named_or_not_there(tmp_path):
 
 def test_a_tokenizer_that_lacks_a_character_is_refused():
     config = settings(data__retrieval__questions=SQUAD, data__length=511)
-    with pytest.raises(UserError, match="qa: the tokenizer cannot write"):
+    with pytest.raises(UserError, match="qa: the tokenizer cannot encode"):
         retrieval.make("qa", config, tokenizers.Characters("abc"), None)
