@@ -7,6 +7,7 @@ from configs.rules import tasks
 from eval.progress import Quiet
 from eval.quality import retrieval, scoring
 from eval.variants import CONTROL, at_training_length, control, reach, variants
+from tests.data.retrieval.common import SQUAD
 
 SCHEMES = [
     {"position__kind": "none"},
@@ -126,6 +127,8 @@ def test_the_control_is_at_chance_beyond_the_training_length(make, copier, name)
     setting = {"data__length": 127, "data__retrieval__form": "short", "data__retrieval__digits": 3}
     if name == "niah_multikey_3":
         setting["data__length"] = 255
+    if name == "qa":
+        setting |= {"data__length": 511, "eval__retrieval__questions": SQUAD}
     setting |= {"eval__multiples": (1, 4, 8), "eval__retrieval__depths": 3, "eval__retrieval__examples": 24}
     setting |= {"eval__retrieval__generate": False, "eval__retrieval__task": name}
     result = retrieval.evaluate(make(**setting), Quiet())
