@@ -32,33 +32,36 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-# Numbers are drawn in pieces of one size, by one compiled function that serves every shape of every arm: compiling a
-# random generator for each shape took longer than a short run.
+# Numbers are drawn in pieces, by few compiled functions that serve every shape of every arm: compiling a random
+# generator for each shape took longer than a short run. What is smaller than a piece is its beginning: number i depends
+# on the key and on i alone (`jax_threefry_partitionable`, which configs/environment.py sets).
 PIECE = 2**16
+SMALLER = (2**8, 2**12)
 
 
-@functools.partial(jax.jit, static_argnames="init")
-def _piece(key: Array, name: Array, layer: Array, index: Array, init: str) -> Array:
+@functools.partial(jax.jit, static_argnames=("init", "count"))
+def _piece(key: Array, name: Array, layer: Array, index: Array, init: str, count: int) -> Array:
     for part in (name, layer, index):
         key = jax.random.fold_in(key, part)
     if init == "normal":
-        return jax.random.normal(key, (PIECE,))
+        return jax.random.normal(key, (count,))
     if init == "uniform":
-        return jax.random.uniform(key, (PIECE,))
+        return jax.random.uniform(key, (count,))
     # A normal cut at two deviations keeps this share of its spread.
-    return jax.random.truncated_normal(key, -2.0, 2.0, (PIECE,)) / 0.87962566103423978
+    return jax.random.truncated_normal(key, -2.0, 2.0, (count,)) / 0.87962566103423978
 
 
 def _draw(key: Array, name: str, shape: tuple[int, ...], layers: tuple[int, ...], init: str) -> Array | np.ndarray:
     """Returns [layers, *shape], each layer's numbers from its own key: of mean 0 and deviation 1, or even in [0, 1)."""
     size = math.prod(shape)
     pieces = -(-size // PIECE)
+    count = next((count for count in SMALLER if size <= count), PIECE)
     label, which = np.uint32(zlib.crc32(name.encode())), np.arange(len(layers) * pieces, dtype=np.uint32)
     where = np.stack([np.asarray(layers, np.uint32)[which // pieces], which % pieces], axis=1)
     if isinstance(key, jax.core.Tracer):
-        result = jax.lax.map(lambda at: _piece(key, label, at[0], at[1], init), where)
+        result = jax.lax.map(lambda at: _piece(key, label, at[0], at[1], init, count), where)
         return result.reshape(len(layers), -1)[:, :size].reshape(len(layers), *shape)
-    parts = np.stack([np.asarray(_piece(key, label, layer, index, init)) for layer, index in where])
+    parts = np.stack([np.asarray(_piece(key, label, layer, index, init, count)) for layer, index in where])
     return parts.reshape(len(layers), -1)[:, :size].reshape(len(layers), *shape)
 
 

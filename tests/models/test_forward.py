@@ -10,6 +10,7 @@ from flax import nnx
 
 import models
 from configs.errors import ConfigError
+from models import layers
 from models.layers import dropout
 from tests.models.common import GPT2, build, close, numpy_logits, run, tiny, tokens
 
@@ -99,6 +100,18 @@ def test_every_switch_acts(change: dict[str, Any]) -> None:
 
 def test_logit_soft_cap_bounds() -> None:
     assert jnp.abs(run(build(tiny(logit_soft_cap=0.5)), tokens(2, 9))).max() <= 0.5
+
+
+@pytest.mark.parametrize("init", ["truncated_normal", "normal", "uniform"])
+def test_a_parameters_first_values_are_the_beginning_of_a_larger_ones(init: str) -> None:
+    """Small shapes take a shorter draw, to the bit the beginning of a whole piece, under jit too."""
+    key, layer = jax.random.key(5), (3,)
+    whole = np.asarray(layers._draw(key, "x", (layers.PIECE,), layer, init))[0]
+    for size in (1, 7, *layers.SMALLER, layers.SMALLER[0] + 1, layers.SMALLER[1] + 1):
+        np.testing.assert_array_equal(layers._draw(key, "x", (size,), layer, init)[0], whole[:size])
+    inside = jax.jit(lambda key: layers._draw(key, "x", (50,), layer, init))(key)
+    np.testing.assert_array_equal(inside[0], whole[:50])
+    assert (np.asarray(layers._draw(key, "x", (7,), (4,), init))[0] != whole[:7]).all()
 
 
 def test_vocabulary_must_be_known() -> None:
