@@ -1,5 +1,8 @@
 """A model's first parameters, apart from its graph."""
 
+import functools
+import json
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -16,7 +19,25 @@ def seed_key(seed: int) -> jax.Array:
 
 
 def abstract(config: ConfigDict) -> tuple[Any, Any]:
-    """Returns (graphdef, parameters as shapes) of a resolved config.model; allocates nothing."""
+    """Returns (graphdef, parameters as shapes) of a resolved config.model; allocates nothing.
+
+    A config is traced once a process: the parameters are a tree of their own at each call.
+    """
+    graphdef, params = _abstract(_Traced(json.dumps(config.to_dict(), sort_keys=True), config))
+    return graphdef, jax.tree.map(lambda leaf: leaf, params)
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """A config.model, equal to another of the same fields."""
+
+    text: str
+    config: ConfigDict = field(compare=False)
+
+
+@functools.lru_cache(maxsize=64)
+def _abstract(traced: _Traced) -> tuple[Any, Any]:
+    config = traced.config.copy_and_resolve_references()
     return nnx.split(nnx.eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0))))
 
 

@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from configs import fields
-from models import Transformer, axes
+from models import Transformer, axes, initial
 from models.layers import hidden_share
 from models.platform import current
 from training.step import mesh as meshes
@@ -48,15 +48,10 @@ def abstract(config: ConfigDict, mesh: Mesh | None = None) -> Abstract:
 
     With a mesh they include each array's sharding.
     """
-    graphdef, params = _split(config.model)
+    graphdef, params = initial.abstract(config.model)
     opt_state = jax.eval_shape(_transform(config).init, params)
     rules = meshes.rules_of(config, mesh)
     return Abstract(graphdef, *(meshes.placed(rules, tree) for tree in (params, opt_state)))
-
-
-def _split(model: ConfigDict) -> tuple[Any, Params]:
-    """Returns the NNX graph of a config.model and its parameters as shapes."""
-    return nnx.split(nnx.eval_shape(lambda: Transformer(model, rngs=nnx.Rngs(0))))
 
 
 @lru_cache(maxsize=16)
@@ -237,7 +232,7 @@ def compiled(
 @lru_cache(maxsize=32)
 def _loss_function(text: str, mesh: Mesh | None) -> Any:
     config = fields.program_config(json.loads(text))
-    (graphdef, _), rules = _split(config.model), meshes.rules_of(config, mesh)
+    (graphdef, _), rules = initial.abstract(config.model), meshes.rules_of(config, mesh)
 
     def losses(params: Params, batch: Batch) -> Array:
         model = nnx.merge(graphdef, params)
