@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import socket
 import subprocess
 import time
@@ -27,12 +28,19 @@ GOOD = Record("slurm", "12_3", "a", 0, "d", "2026-01-01T00:00:00+00:00", "012345
 DEEP = "[" * 100_000
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A sweep of one arm that is done."""
+    folder = tmp_path_factory.mktemp("made")
+    assert run(folder, sweep_of(folder, ["a"])).code == 0
+    (folder / "out/.sweep/jobs").mkdir()
+    return folder / "out"
+
+
 @pytest.fixture
-def foreign(tmp_path) -> Path:
-    """A sweep of one arm that is done, as one unpacks it."""
-    assert run(tmp_path, sweep_of(tmp_path, ["a"])).code == 0
-    (tmp_path / "out/.sweep/jobs").mkdir()
-    return tmp_path / "out"
+def foreign(made, tmp_path) -> Path:
+    """The sweep as one unpacks it."""
+    return shutil.copytree(made, tmp_path / "out", symlinks=True)
 
 
 def plant(directory: Path, name: str = "a.seed0.json", **values) -> None:
