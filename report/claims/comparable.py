@@ -124,8 +124,11 @@ def differing(study: Study, most: int = 6) -> Differing | None:
 
 
 def swept(study: Study) -> list[str]:
-    """Returns the config fields that the study varies: those set by its arms to different values."""
-    given = dict.fromkeys(name for arm in study.arms for name in flat(arm.overrides))
+    """Returns the config fields that the study varies: those set by its arms to different values.
+
+    How an arm is evaluated is no part of its question: marks say where evaluations differ.
+    """
+    given = dict.fromkeys(name for arm in study.arms for name in flat(arm.overrides) if not name.startswith("eval."))
     configs = [flat(config_of(arm)) for arm in study.arms]
     return [name for name in given if len({config.get(name) for config in configs}) > 1]
 

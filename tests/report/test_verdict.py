@@ -101,6 +101,17 @@ def test_parameters_that_follow_from_what_varies_are_told_apart_from_accidents(t
     assert result is not None and result.asked == [] and result.accidents == ["kernel", "dtype", "parameters"]
 
 
+def test_how_an_arm_is_evaluated_is_no_field_that_the_study_varies(tmp_path: Path) -> None:
+    directory = synthetic.losses(tmp_path / "sweep", {"h1": [1.80, 1.82], "h4": [1.77, 1.788]})
+    assert comparable.swept(study(directory)) == ["model.num_heads"]
+    sweep = json.loads((directory / "sweep.json").read_text())
+    arm = sweep["studies"][0]["arms"][1]
+    for values in (arm["config"], arm["overrides"]):
+        values.setdefault("eval", {})["scalings"] = ["yarn"]
+    (directory / "sweep.json").write_text(json.dumps(sweep))
+    assert comparable.swept(study(directory)) == ["model.num_heads"]
+
+
 def test_speeds_timed_under_load_are_marked(tmp_path: Path) -> None:
     directory = synthetic.losses(tmp_path / "sweep", {"h1": [1.80, 1.82], "h4": [1.77, 1.788]})
     for arm, load in (("h1", 2.1), ("h4", 9.0)):
