@@ -10,7 +10,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from configs.errors import UserError, nearest
@@ -26,6 +26,7 @@ NO_CUDA = (
 )
 NO_TILES = "Couldn't find output tile sizes"
 CUDA_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
+ANY_GPU = "NVIDIA H100"
 DEFAULT_CUDNN = (9, 10, 0)  # if no cuDNN is installed beside the plugin
 
 # XLA's messages for a program that is too large; both numbers are of one device.
@@ -84,7 +85,8 @@ def lower(function: Any, *arguments: Any, platform: str) -> Any:
 
     `function.lower` alone would require a device of the platform if the arguments are not placed on one.
     """
-    return function.trace(*arguments).lower(lowering_platforms=("cuda" if platform == "gpu" else platform,))
+    with _gpu_described() if platform == "gpu" else nullcontext():
+        return function.trace(*arguments).lower(lowering_platforms=("cuda" if platform == "gpu" else platform,))
 
 
 def compile_lowered(lowered: Any, platform: str) -> Any:
@@ -99,6 +101,17 @@ def compile_lowered(lowered: Any, platform: str) -> Any:
         if platform != "gpu" or NO_TILES not in str(problem):
             raise
         return lowered.compile({"xla_gpu_enable_triton_gemm": False})
+
+
+def _gpu_described() -> Any:
+    """Returns a context that names a GPU to Pallas, which from JAX 0.12 on lowers through Triton for a known one alone.
+
+    The name decides features of the language, such as which precisions a matmul takes, and no sizes.
+    """
+    from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
+
+    device = AbstractDevice(device_kind=ANY_GPU, num_cores=None, platform="gpu")
+    return use_abstract_mesh(AbstractMesh((), (), abstract_device=device))
 
 
 def too_large(message: str) -> tuple[int, int] | None:

@@ -24,6 +24,7 @@ from tests.models.common import tiny
 from tests.models.kernels import oracle
 from tests.models.kernels.oracle import CASES, Case, packed
 from tests.switches import written
+from training.devices.compile_only import lower
 
 BIASED = [kind for kind in KINDS if "bias" in places_of(kind)]
 SMALL = Tiles(Size(8, 8), Size(8, 8), Size(8, 8))
@@ -168,6 +169,7 @@ def test_blocks_that_count_are_those_that_are_not_hidden() -> None:
                         assert given[1] <= given[0] + 1, (case, b, i)
 
 
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")  # jax 0.12
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_lowers_for_an_accelerator(platform: str) -> None:
     """Triton and Mosaic take the three kernels, with nothing as large as the scores beside them."""
@@ -182,8 +184,7 @@ def test_lowers_for_an_accelerator(platform: str) -> None:
         return jnp.sum(out.astype(jnp.float32))
 
     with compiling_for(platform):
-        traced = jax.jit(jax.grad(loss, (0, 1, 2, 3))).trace(*shapes, state)
-        lowered = traced.lower(lowering_platforms=("cuda" if platform == "gpu" else "tpu",))
+        lowered = lower(jax.jit(jax.grad(loss, (0, 1, 2, 3))), *shapes, state, platform=platform)
     text = lowered.as_text(debug_info=True)
     assert "attention_fused" in text
     assert set(re.findall(r"fused_attention_(\w+)", text)) >= {"forward", "backward_queries", "backward_keys"}
