@@ -44,7 +44,7 @@ def marks(study: Study) -> dict[str, list[Mark]]:
     doubts = {arm.name: selecting.warnings(study, arm) for arm in study.arms}
     return {
         arm.name: [
-            *(replace(mark, asked=_follows(mark, arm, reference)) for mark in _marks(arm, reference)),
+            *(replace(mark, asked=mark.asked or _follows(mark, arm, reference)) for mark in _marks(arm, reference)),
             *_doubtful([*doubts[arm.name], *doubts[reference.name]]),
         ]
         for arm in others
@@ -210,8 +210,10 @@ def _questions(arm: Arm, reference: Arm) -> list[Mark]:
         if strict:
             results.append(Mark(REFUSED, f"{name} question", f"other settings of {name} ({listed(strict)})"))
         if lists:
+            # Each arm was evaluated as its own config says: the sweep's choice, and what both have is compared.
             words = f"{name} was evaluated under other conditions ({listed(lists)}); shared ones are compared"
-            results.append(Mark(NOTE, f"{name} conditions", words))
+            fields = listed([one.partition(" = ")[0].rpartition(".")[2] for one in lists])
+            results.append(Mark(NOTE, f"{name} conditions", words, value=f"other {fields}", asked=True))
     return results
 
 

@@ -145,6 +145,8 @@ def _data(facts: _Facts) -> str:
     said = []
     for source in facts.recorded("data", "source")[:1]:
         size, files = facts.spread("data", "bytes"), facts.recorded("data", "files")
+        if files == ["0"]:  # tasks alone: no text is read
+            continue
         digest = ", ".join(one[:12] for one in facts.recorded("data", "sha256")[:3])
         made = f" of {files[0]} files" if len(files) == 1 else ""
         said.append(f"The text is the source {source!r}{made}{f', {size} bytes' if size else ''}"

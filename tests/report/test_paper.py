@@ -12,7 +12,7 @@ import pytest
 from configs.columns import COLUMNS
 from configs.errors import ConfigError
 from report.build import build
-from report.page import latex, table
+from report.page import latex, methods, table
 from report.reading.directories import Study, read
 from sweeps.spec.expand import expand
 from tests.report.test_text_boxes import two_axes
@@ -130,3 +130,11 @@ def test_methods_say_what_configs_and_records_say_and_cite_it(tmp_path: Path) ->
     assert cited == set(re.findall(r"^@\w+\{([^,]+),", bib, re.M)) and "press2021alibi" in cited
     assert "[@" not in tex and "[@" not in page.read_text().split("<script")[0]
     assert "Each of 12 arms" in page.read_text()
+
+
+@pytest.mark.parametrize(("files", "said"), [(12, "The text is the source 'stdlib' of 12 files"), (0, "Rows have")])
+def test_methods_name_a_text_only_if_one_was_read(study: Study, files: int, said: str) -> None:
+    data = {"source": "stdlib" if files else "synthetic", "files": files, "bytes": 10 * files}
+    runs = [dataclasses.replace(run, info={**run.info, "data": data}) for run in study.arms[0].runs]
+    one = dataclasses.replace(study, arms=[dataclasses.replace(study.arms[0], runs=runs)])
+    assert dict(methods.paragraphs(one))["Data"].startswith(said)
