@@ -11,7 +11,7 @@ within `care`, and is reversed where it is resolved to lie beyond `care`.
 import math
 from dataclasses import dataclass, replace
 
-from scipy import special
+import scipy  # a submodule loads at its first use
 
 from report.statistics import text_noise
 from report.statistics.intervals import Difference, Noise, holm, paired
@@ -117,7 +117,7 @@ def _p(one: Ordering, gap: Difference) -> float:
         return gap.p
     if not gap.error > 0:
         return math.nan
-    return float(2 * special.stdtr(gap.freedom, -abs(abs(gap.mean) - one.care) / gap.error))
+    return float(2 * scipy.special.stdtr(gap.freedom, -abs(abs(gap.mean) - one.care) / gap.error))
 
 
 def _at_level(p: float, results: Results) -> float:

@@ -97,6 +97,7 @@ def test_a_circle_would_be_seen() -> None:
         ("report.build, sweeps.status, studies.build, studies.run", ("jax", "flax", "tensorflow")),
         ("training.loop.trainer, eval.run, sweeps.launch", ("tensorflow", "torch")),
         ("sweeps.launch, models.counting", ("jax", "flax")),
+        ("sweeps.execution.serve, sweeps.status", ("jax", "scipy.special", "scipy.optimize", "pandas")),
     ],
 )
 def test_what_is_loaded(modules: str, forbidden: tuple[str, ...]) -> None:

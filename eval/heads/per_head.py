@@ -32,8 +32,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import scipy  # a submodule loads at its first use
 from ml_collections import ConfigDict
-from scipy import special
 
 from configs.errors import UserError
 from configs.rules import layers, tasks
@@ -334,6 +334,6 @@ def cka_with_interval(outputs_RNHV: np.ndarray, real_RN: np.ndarray) -> dict[str
         left = np.array([np.nanmean(one) for one in without if np.isfinite(one).any()])
         if len(left) == len(parts):
             error = np.sqrt((len(left) - 1) * np.var(left))
-            half = float(error * special.stdtrit(len(left) - 1, 0.5 + intervals.CONFIDENCE / 2))
+            half = float(error * scipy.special.stdtrit(len(left) - 1, 0.5 + intervals.CONFIDENCE / 2))
             interval = [max(0.0, mean - half), min(1.0, mean + half)]
     return {"mean": mean, "interval": interval, "pairs": _rounded(pairs_HH)}

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from scipy import special
+import scipy  # a submodule loads at its first use
 
 CONFIDENCE = 0.95
 BLOCK_TOKENS = 1024  # approximate size of a bootstrap block; neighbouring tokens are correlated, distant ones hardly
@@ -27,7 +27,7 @@ def score_interval(share: float, examples: float, confidence: float = CONFIDENCE
     """Returns [low, high], Wilson's score interval of a share of examples that need not be a whole number."""
     if not examples:
         return [0.0, 1.0]
-    z = float(special.ndtri(0.5 + confidence / 2))
+    z = float(scipy.special.ndtri(0.5 + confidence / 2))
     middle = (share + z * z / (2 * examples)) / (1 + z * z / examples)
     half = z * math.sqrt(share * (1 - share) / examples + (z / (2 * examples)) ** 2) / (1 + z * z / examples)
     return [0.0 if share == 0 else middle - half, 1.0 if share == 1 else middle + half]
@@ -56,7 +56,7 @@ def independent(correct_N: np.ndarray, row_N: np.ndarray | None = None, confiden
     between_R = right_R - share * count_R
     variance = (number + 1) / number * float(between_R @ between_R) / float(count_R.sum()) ** 2
     tail = 0.5 + confidence / 2
-    student = float(special.ndtri(tail) / special.stdtrit(number, tail)) ** 2
+    student = float(scipy.special.ndtri(tail) / scipy.special.stdtrit(number, tail)) ** 2
     return min(float(examples), student * share * (1 - share) / variance)
 
 

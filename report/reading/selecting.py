@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+import scipy  # a submodule loads at its first use
 
 from report.page.formats import listed
 from report.reading.directories import Arm, Study, dig, number, text
@@ -103,7 +103,7 @@ def vertex(study: Study, arm: str) -> Vertex:
     half = math.nan
     if len(seeds) > 1:
         error = float(moved.std(ddof=1)) / math.sqrt(len(seeds))
-        half = float(special.stdtrit(len(seeds) - 1, 0.975)) * error
+        half = float(scipy.special.stdtrit(len(seeds) - 1, 0.975)) * error
     value, low, high = (math.exp(min(700.0, middle + at + side)) for side in (0.0, -half, half))
     return Vertex(value, low, high, fitted=(near[0].value, near[-1].value))
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import interpolate, optimize, special
+import scipy  # a submodule loads at its first use
 
 CONFIDENCE = 0.95
 SEEDS = 3  # minimum for a meaningful interval
@@ -43,9 +43,9 @@ class Curve:
         if self.losses.shape[1:] != self.x.shape or len(self.x) < 2 or not np.all(np.diff(self.x) > 0):
             raise ValueError("a curve needs two rungs or more, increasing FLOPs, and a loss for each seed and rung")
         raw = self.losses.mean(axis=0)
-        self.means = optimize.isotonic_regression(raw, increasing=False).x
+        self.means = scipy.optimize.isotonic_regression(raw, increasing=False).x
         self.deviations = self.losses - raw
-        self._between = interpolate.PchipInterpolator(self.x, self.means)
+        self._between = scipy.interpolate.PchipInterpolator(self.x, self.means)
         ends = np.diff(self.means) / np.diff(self.x)
         self._slopes = ends[0], ends[-1]
 
@@ -73,7 +73,7 @@ class Curve:
                 return float(self.x[0])
             if level <= self.means[-1]:
                 return float(self.x[-1])
-            return float(optimize.brentq(lambda x: self.at(x) - level, self.x[0], self.x[-1], xtol=1e-12))
+            return float(scipy.optimize.brentq(lambda x: self.at(x) - level, self.x[0], self.x[-1], xtol=1e-12))
 
         first, last = crossing(loss + SMALL), crossing(loss - SMALL)
         if last - first < 1e-3:
@@ -101,7 +101,7 @@ class Gain:
 
 def critical(seeds: int) -> float:
     """Returns Student's t for a two-sided interval of CONFIDENCE over this many seeds."""
-    return float(special.stdtrit(seeds - 1, 0.5 + CONFIDENCE / 2))
+    return float(scipy.special.stdtrit(seeds - 1, 0.5 + CONFIDENCE / 2))
 
 
 def at_rung(baseline: Curve, arm: Curve, rung: int) -> Gain:
@@ -141,7 +141,7 @@ def _end(inside: Callable[[float], float], start: float, way: float) -> float:
     while abs(before - start) < FARTHEST:
         after = before + way * step
         if inside(after) <= 0:
-            return float(optimize.brentq(inside, min(before, after), max(before, after), xtol=1e-10))
+            return float(scipy.optimize.brentq(inside, min(before, after), max(before, after), xtol=1e-10))
         before, step = after, min(step * 1.3, 0.5)
     return way * math.inf
 
@@ -192,7 +192,7 @@ def _p(mean: float, deviation: float, number: int) -> float:
     """Returns p of the two-sided t-test of a mean of paired differences; nan where the arms are the same."""
     if not deviation > 0:
         return math.nan if mean == 0 else 0.0
-    return float(2 * special.stdtr(number - 1, -abs(mean) * math.sqrt(number) / deviation))
+    return float(2 * scipy.special.stdtr(number - 1, -abs(mean) * math.sqrt(number) / deviation))
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ def _fitted(curves: Mapping[str, Curve], delta: float | None, start: np.ndarray 
     best = None
     for one in starts:
         one = np.clip(one, np.array(bounds[0]) + 1e-6, np.array(bounds[1]) - 1e-6)
-        result = optimize.least_squares(
+        result = scipy.optimize.least_squares(
             residuals, one, bounds=bounds, x_scale="jac", loss="huber" if delta else "linear", f_scale=delta or 1.0
         )
         if best is None or result.cost < best.cost:
@@ -303,4 +303,4 @@ def _lack(curves: Mapping[str, Curve]) -> float:
     free, spread = rungs - len(parameters), values - rungs
     if free < 1 or spread < 1 or within <= 0:
         return math.nan
-    return float(special.fdtrc(free, spread, (off / free) / (within / spread)))
+    return float(scipy.special.fdtrc(free, spread, (off / free) / (within / spread)))

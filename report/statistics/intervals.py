@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import optimize, special
+import scipy  # a submodule loads at its first use
 
 CONFIDENCE = 0.95
 POWER = 0.8  # with which the smallest detectable difference is detected
@@ -27,7 +27,7 @@ SMALLEST_P = 1e-12  # of a p-value found by search
 
 @functools.cache
 def _quantile(level: float) -> float:
-    return float(special.ndtri(1 - level / 2))
+    return float(scipy.special.ndtri(1 - level / 2))
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Spread:
 
     def half(self, level: float) -> float:
         """Returns half the interval's width at a two-sided level."""
-        of_seeds = -float(special.stdtrit(self.freedom, level / 2)) * self.seeds
+        of_seeds = -float(scipy.special.stdtrit(self.freedom, level / 2)) * self.seeds
         return math.hypot(of_seeds, _student(self.text_freedom, level) * self.text) if self.text > 0 else of_seeds
 
     def p(self, distance: float) -> float:
@@ -169,7 +169,7 @@ class Spread:
         if not self.error > 0:
             return float(distance == 0)
         if not self.text > 0 or not math.isfinite(self.error):
-            return float(2 * special.stdtr(self.freedom, -distance / self.error))
+            return float(2 * scipy.special.stdtr(self.freedom, -distance / self.error))
         low, high = math.log(SMALLEST_P), 0.0
         while high - low > 1e-6:
             middle = (low + high) / 2
@@ -192,22 +192,23 @@ class Spread:
 def _student(freedom: float, level: float) -> float:
     if math.isinf(freedom):
         return _quantile(level)
-    return -float(special.stdtrit(freedom, level / 2))
+    return -float(scipy.special.stdtrit(freedom, level / 2))
 
 
 @functools.cache
 def _seen(freedom: float, level: float) -> float:
     """Returns the true mean, in standard errors, at which a two-sided t-test has power POWER."""
-    critical = -float(special.stdtrit(freedom, level / 2))
+    critical = -float(scipy.special.stdtrit(freedom, level / 2))
 
     def power(shift: float) -> float:
         # Averaged over the sample's spread: scipy's noncentral t is inexact for one degree of freedom.
         quantiles = (np.arange(2000) + 0.5) / 2000
-        spread = np.sqrt(2 * special.gammaincinv(freedom / 2, quantiles) / freedom)
-        return float(np.mean(special.ndtr(shift - critical * spread) + special.ndtr(-critical * spread - shift)))
+        spread = np.sqrt(2 * scipy.special.gammaincinv(freedom / 2, quantiles) / freedom)
+        outside = (shift - critical * spread, -critical * spread - shift)
+        return float(np.mean(sum(scipy.special.ndtr(side) for side in outside)))
 
     highest = 4 * critical + 10
-    return float(optimize.brentq(lambda shift: power(shift) - POWER, 0, highest))
+    return float(scipy.optimize.brentq(lambda shift: power(shift) - POWER, 0, highest))
 
 
 NOTHING = Estimate(math.nan, count=0)
@@ -231,7 +232,7 @@ def over_seeds(values: Iterable[float]) -> Estimate:
 
 
 def _half_width(array: np.ndarray) -> float:
-    return float(special.stdtrit(array.size - 1, 0.5 + CONFIDENCE / 2)) * _standard_error(array)
+    return float(scipy.special.stdtrit(array.size - 1, 0.5 + CONFIDENCE / 2)) * _standard_error(array)
 
 
 def _mean(array: np.ndarray) -> float:
@@ -328,14 +329,15 @@ def bootstrap(values: np.ndarray, level: float = 1 - CONFIDENCE) -> tuple[float,
 
 def expanded_tail(number: int, level: float = 1 - CONFIDENCE) -> float:
     """Returns the share of resampled means of `number` values cut off at each end; see `bootstrap`."""
-    return float(special.ndtr(math.sqrt(number / (number - 1)) * special.stdtrit(number - 1, level / 2)))
+    return float(scipy.special.ndtr(math.sqrt(number / (number - 1)) * scipy.special.stdtrit(number - 1, level / 2)))
 
 
 def two_shares(first: Sequence[float], second: Sequence[float]) -> float:
     """Returns the p-value of the two-sample z-test of equal shares."""
     share = (first[0] + second[0]) / (first[1] + second[1])
     error = math.sqrt(share * (1 - share) * (1 / first[1] + 1 / second[1]))
-    return float(2 * special.ndtr(-abs(first[0] / first[1] - second[0] / second[1]) / error)) if error > 0 else 1.0
+    distance = abs(first[0] / first[1] - second[0] / second[1])
+    return float(2 * scipy.special.ndtr(-distance / error)) if error > 0 else 1.0
 
 
 def newcombe(first: Sequence[float], second: Sequence[float], level: float = 1 - CONFIDENCE) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+import scipy  # a submodule loads at its first use
 
 REFUSED_BELOW = 0.25
 UNEQUAL_BELOW = 0.001
@@ -93,4 +93,4 @@ def bartlett(groups_KN: np.ndarray) -> float:
     freedom = number - 1
     statistic = groups * freedom * math.log(variances.mean()) - freedom * float(np.log(variances).sum())
     correction = 1 + (groups / freedom - 1 / (groups * freedom)) / (3 * (groups - 1))
-    return float(special.chdtrc(groups - 1, statistic / correction))
+    return float(scipy.special.chdtrc(groups - 1, statistic / correction))

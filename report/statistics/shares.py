@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
-from scipy import special
+import scipy  # a submodule loads at its first use
 
 from report.statistics.intervals import (
     CONFIDENCE,
@@ -63,9 +63,9 @@ def logit_interval(values: np.ndarray, level: float = 1 - CONFIDENCE) -> tuple[f
     error = float(values.std(ddof=1)) / math.sqrt(number) if number > 1 else 0.0
     if not error > 0 or not 0 < mean < 1:
         return mean, mean
-    half = -float(special.stdtrit(number - 1, level / 2)) * error / (mean * (1 - mean))
-    middle = float(special.logit(mean))
-    return float(special.expit(middle - half)), float(special.expit(middle + half))
+    half = -float(scipy.special.stdtrit(number - 1, level / 2)) * error / (mean * (1 - mean))
+    middle = float(scipy.special.logit(mean))
+    return float(scipy.special.expit(middle - half)), float(scipy.special.expit(middle + half))
 
 
 def paired_shares(arm: Mapping[int, Share], baseline: Mapping[int, Share], noise: Noise | None = None) -> Difference:

@@ -1,6 +1,8 @@
 """Compiled programs are shared by equal keys only, and the key holds every field that a program can depend on."""
 
+import functools
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +48,12 @@ STATIC = {
 }
 
 
-def forget() -> None:
-    """Empties every cache of compiled training programs."""
-    step._COMPILED.clear()
-    step._jitted.cache_clear()
-    step._opt_state.cache_clear()
-    step._loss_function.cache_clear()
+def forget(patch: pytest.MonkeyPatch) -> None:
+    """Gives the process empty caches of compiled training programs, until `patch` is undone."""
+    patch.setattr(step, "_COMPILED", {})
+    for name in ("_jitted", "_opt_state", "_loss_function"):
+        cached = getattr(step, name)
+        patch.setattr(step, name, functools.lru_cache(**cached.cache_parameters())(cached.__wrapped__))
 
 
 def loss(config: ConfigDict, folder: Path) -> float:
@@ -71,28 +73,43 @@ SHORT = {
 }
 
 
-def check_alone_and_after(plain: ConfigDict, changed: ConfigDict, folder: Path) -> None:
-    """Trains `changed` after `plain` in one process, and again with no compiled program left: the same losses."""
-    forget()
-    first, second = loss(plain, folder / "plain"), loss(changed, folder / "after")
-    forget()
-    assert loss(changed, folder / "alone") == second
+# Trains a plain config, of these overrides, and keeps its programs for what is trained after it; returns the loss.
+Before = Callable[..., float]
+
+
+@pytest.fixture(scope="module")
+def before(make_tiny, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Before]:
+    with pytest.MonkeyPatch.context() as patch:
+        forget(patch)
+
+        @functools.cache
+        def trained(**overrides: Any) -> float:
+            return loss(make_tiny(**SHORT | overrides), tmp_path_factory.mktemp("plain"))
+
+        yield trained
+
+
+def check_alone_and_after(first: float, changed: ConfigDict, folder: Path) -> None:
+    """Trains `changed` after the plain config, whose loss is `first`, and with no compiled program: the same losses."""
+    second = loss(changed, folder / "after")
+    with pytest.MonkeyPatch.context() as patch:
+        forget(patch)
+        assert loss(changed, folder / "alone") == second
     assert first != second, "the changed value has no effect here: choose another"
 
 
 @pytest.mark.parametrize("name", [name for name in CHANGED if name != "kind"])
-def test_a_second_run_in_the_process_trains_as_it_would_alone(tiny, tmp_path: Path, name: str) -> None:
+def test_a_second_run_in_the_process_trains_as_it_would_alone(tiny, tmp_path: Path, before: Before, name: str) -> None:
     value, needed = CHANGED[name]
-    plain, changed = (tiny(**SHORT | needed | extra) for extra in ({}, {f"optimizer__{name}": value}))
-    check_alone_and_after(plain, changed, tmp_path)
+    changed = tiny(**SHORT | needed | {f"optimizer__{name}": value})
+    check_alone_and_after(before(**needed), changed, tmp_path)
 
 
 @pytest.mark.parametrize("kind", fields.choices("optimizer.kind")[1:])
-def test_another_optimizer_trains_as_it_would_alone(tiny, tmp_path: Path, kind: str) -> None:
-    plain, changed = (
-        tiny(**SHORT, optimizer__schedule="constant", **extra) for extra in ({}, {"optimizer__kind": kind})
-    )
-    check_alone_and_after(plain, changed, tmp_path)
+def test_another_optimizer_trains_as_it_would_alone(tiny, tmp_path: Path, before: Before, kind: str) -> None:
+    needed = {"optimizer__schedule": "constant"}
+    changed = tiny(**SHORT | needed, optimizer__kind=kind)
+    check_alone_and_after(before(**needed), changed, tmp_path)
 
 
 def other_value(value: Any, kind: type) -> Any:
@@ -122,10 +139,11 @@ def nesterov(optimizer: ConfigDict, *_: Any, **__: Any) -> optax.GradientTransfo
 
 def test_a_new_field_is_static_until_it_declares_something_else(tiny, tmp_path: Path, monkeypatch) -> None:
     added, schema = "optimizer.nesterov", base.SCHEMA
+    forget(monkeypatch)  # of the optimizer that is patched here
     monkeypatch.setattr(step.optimizers, "make", nesterov)
     monkeypatch.setattr(base, "SCHEMA", schema.adding(added, field(False, "Adam with Nesterov's momentum")))
     plain, changed = (tiny(**SHORT, optimizer__nesterov=value) for value in (False, True))
-    check_alone_and_after(plain, changed, tmp_path)
+    check_alone_and_after(loss(plain, tmp_path / "plain"), changed, tmp_path)
     # A wrong declaration is no wrong number either: the program cannot read the field.
     monkeypatch.setattr(base, "SCHEMA", schema.adding(added, field(False, "the same", program=ARGUMENT)))
     with pytest.raises(AttributeError, match="nesterov"):

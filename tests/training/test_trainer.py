@@ -105,26 +105,30 @@ def test_a_run_resumes_in_the_middle_of_a_curriculum(tiny, tmp_path, monkeypatch
     assert {line["length"] for line in trace(tmp_path / "whole")} == {7, 16}
 
 
-def test_a_killed_run_continues_to_the_same_trace(tiny, tmp_path, text) -> None:
-    config = tiny(budget__amount=600, checkpoint__every_steps=50, eval__every_steps=200, log__every_steps=7)
-    path = tmp_path / "config.py"
-    values = {k: v for k, v in fields.flatten(config).items() if v != fields.flatten(fields.from_dict({}))[k]}
-    path.write_text(
-        "from configs import base, cli\ndef get_config():\n    config = base.get_config()\n"
-        f"    cli.apply(config, {values!r})\n    return config\n"
-    )
-    command = [sys.executable, "train.py", f"--config={path}"]
-    subprocess.run([*command, f"--workdir={tmp_path / 'whole'}"], check=True, timeout=300, capture_output=True)
-    killed = subprocess.Popen([*command, f"--workdir={tmp_path / 'parts'}"], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not any((tmp_path / "parts" / "checkpoints").glob("[0-9]*")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.05)
-    killed.send_signal(signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
-    steps = [line["step"] for line in trace(tmp_path / "parts")]
-    assert read_json(tmp_path / "parts" / "run.json")["status"] == "running" and (not steps or steps[-1] < 600)
-    subprocess.run([*command, f"--workdir={tmp_path / 'parts'}"], check=True, timeout=300, capture_output=True)
+KILLED = """
+import json, os, signal, sys
+from configs import fields
+from training.loop import after_step, trainer
+original = after_step.spend
+def spend(run, tokens, seconds):
+    original(run, tokens, seconds)
+    if run.state.spent.steps == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+after_step.spend = spend
+trainer.train(fields.from_dict(json.loads(sys.argv[1])), sys.argv[2], quiet=True)
+"""
+
+
+def test_a_killed_run_continues_to_the_same_trace(tiny, tmp_path) -> None:
+    """Killed in another process, after a line that has no checkpoint; at any moment: `tests.torture`."""
+    config = tiny(checkpoint__every_steps=5, log__every_steps=2)
+    command = [sys.executable, "-c", KILLED, json.dumps(fields.to_dict(config)), str(tmp_path / "parts")]
+    assert subprocess.run(command, timeout=300, capture_output=True).returncode == -signal.SIGKILL
+    assert trace(tmp_path / "parts")[-1]["step"] == 8 and not (tmp_path / "parts/checkpoints/8").exists()
+    assert (tmp_path / "parts/checkpoints/5").exists()
+    assert read_json(tmp_path / "parts/run.json")["status"] == "running"
+    for name in ("parts", "whole"):
+        trainer.train(config, tmp_path / name, quiet=True)
     assert trace(tmp_path / "parts") == trace(tmp_path / "whole")
 
 
