@@ -3,8 +3,9 @@
 Peers: transformers' Llama in PyTorch (SDPA, fused AdamW), in a separate environment that is made at the first call;
 plain JAX as commonly written; and with --maxtext MaxText, in another environment (Python 3.12). Each is a process that
 waits while another works; they take turns on the same shapes with the same number of threads. Then the share of a
-sweep's time in training and evaluation, and the growth of training memory with length. Prints a table, and writes it
-and all measurements to --out.
+sweep's time in training and evaluation, and the growth of training memory with length. Beside our time is the share of
+the machine's limit that it reaches (`bench.speed.machine`). Prints a table, and writes it and all measurements to
+--out.
 """
 
 import argparse
@@ -45,6 +46,12 @@ def memory() -> dict[str, float]:
     return json.loads(subprocess.run(line, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
+def limits(given: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Returns every case's limit on this machine (`bench.speed.machine`), measured in a separate process."""
+    line = [sys.executable, "-m", "bench.speed.machine", f"--threads={given.threads}", f"--dtype={given.dtype}"]
+    return json.loads(subprocess.run(line, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
 def shapes(given: argparse.Namespace, message: Reporter) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Measures every case; returns a row for each, and the versions."""
     python = given.python or environment(given.environment)
@@ -52,13 +59,16 @@ def shapes(given: argparse.Namespace, message: Reporter) -> tuple[list[dict[str,
     if given.maxtext:
         maxtext = given.maxtext_python or environment(given.maxtext_environment, MAXTEXT, MAXTEXT_PYTHON)
     rows = []
+    message.say("limits: the rates of a large matmul and of reading")
+    limit = limits(given)
     with peers.started(peers.commands(python, given.threads, compiled=given.compile, maxtext=maxtext)) as result:
         about = {name: version for peer in result.values() for name, version in peer.about.items()}
         for case in message.track("shapes", chosen(given)):
             taking_part = [result[OURS], *(result[name] for name in case.peers)]
             seconds = peers.measure(case, taking_part, given.rounds, given.seconds)
             medians = {name: statistics.median(times) for name, times in seconds.items()}
-            rows.append({**dataclasses.asdict(case), "tokens": case.tokens, "medians": medians, "seconds": seconds})
+            row = {**dataclasses.asdict(case), "tokens": case.tokens, "limit": limit[case.name]}
+            rows.append({**row, "medians": medians, "seconds": seconds})
     return rows, about
 
 
