@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from altair.utils import schemapi
 
 from configs import cli
 from configs.documents import ordinary
@@ -101,8 +102,17 @@ def _file_names(sweep: Sweep) -> list[str]:
 
 
 def figures(study: Study) -> list[Figure]:
-    """Returns the study's figures in page order, without those that have no data."""
-    results = [
+    """Returns the study's figures in page order, without those that have no data.
+
+    Altair would check every part of every chart against Vega-Lite's schema: half of a report's time, for an error that
+    only a programmer can make. The tests check the finished specs.
+    """
+    with schemapi.debug_mode(False):
+        return [emphasis.emphasised(figure, study) for figure in _figures(study) if figure is not None]
+
+
+def _figures(study: Study) -> list[Figure | None]:
+    return [
         effects.differences(study),
         *effects.against_fields(study),
         effects.chains(study),
@@ -113,7 +123,6 @@ def figures(study: Study) -> list[Figure]:
         selection.loss_by_value(study),
         *ladder.figures(study, claims(study).ladder),
     ]
-    return [emphasis.emphasised(figure, study) for figure in results if figure is not None]
 
 
 def _charts(study: Study, evaluation: Evaluation) -> Iterator[Figure | None]:

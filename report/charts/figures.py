@@ -31,11 +31,8 @@ class Figure:
 
 
 def finish(chart: Any, data: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Returns the chart as a spec with its named data sets; numbers that are not finite become null.
-
-    The data is added here because Altair's validation would walk through all of it.
-    """
-    spec = chart.to_dict()
+    """Returns the chart as a spec with its named data sets; numbers that are not finite become null."""
+    spec = chart.to_dict(validate=False)
     spec.pop("config", None)
     spec["params"] = [*spec.get("params", []), {"name": "shown", "value": []}]
     if "facet" in spec:

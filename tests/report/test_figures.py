@@ -5,6 +5,7 @@ import math
 import re
 from pathlib import Path
 
+import altair as alt
 import numpy as np
 import pytest
 
@@ -164,3 +165,15 @@ def test_generated_retrieval_has_a_heat_map_of_its_own(tmp_path: Path) -> None:
     (study,) = read(tmp_path / "run").studies
     titles = {one.key: one.title for one in figures(study)}
     assert titles["heat-map-exact-match"] == "Retrieval by depth and length, generated" and "heat-map" in titles
+
+
+def test_every_figure_is_valid_vega_lite(tmp_path: Path) -> None:
+    """Altair's own check, which building leaves out, of the finished specs without their data."""
+    kinds = {"layer": alt.LayerChart, "facet": alt.FacetChart, "mark": alt.Chart}
+    found = [figure for study in read(synthetic.demo(tmp_path)).studies for figure in figures(study)]
+    specs = [{k: v for k, v in figure.spec.items() if k != "datasets"} for figure in found]
+    for spec in specs:
+        kinds[next(kind for kind in kinds if kind in spec)].from_dict(spec)
+    assert len(specs) > 12
+    with pytest.raises(Exception, match="not one of"):
+        alt.LayerChart.from_dict(next(spec for spec in specs if "layer" in spec) | {"autosize": "wide"})
