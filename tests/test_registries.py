@@ -81,7 +81,7 @@ def test_a_key_without_a_formula_is_no_zero() -> None:
 def test_strategies_draw_every_key() -> None:
     drawn: list[ConfigDict] = []
 
-    @settings(max_examples=800, database=None, phases=[Phase.generate], derandomize=True)
+    @settings(max_examples=500, database=None, phases=[Phase.generate], derandomize=True)
     @given(whole=configs())
     def draw(whole: ConfigDict) -> None:
         drawn.append(whole.model)

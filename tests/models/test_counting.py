@@ -14,9 +14,20 @@ from tests.models.common import as_dict, build, tiny
 
 
 @pytest.mark.fault(11)
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(whole=configs())
 def test_counts_equal_array_sizes(whole: ConfigDict) -> None:
+    check_counts(whole)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, derandomize=False, print_blob=True)
+@given(whole=configs())
+def test_counts_equal_array_sizes_at_length(whole: ConfigDict) -> None:
+    check_counts(whole)
+
+
+def check_counts(whole: ConfigDict) -> None:
     config = whole.model
     sizes = {name: leaf.size for name, leaf in as_dict(abstract(config)[1]).items()}
     parts = counting.parameters(config)

@@ -27,9 +27,20 @@ from training.run_directory.checkpoint import flat
 from training.step import optimizer
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(whole=configs())
 def test_every_parameter_is_as_declared(whole: ConfigDict) -> None:
+    check_declared(whole)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, derandomize=False, print_blob=True)
+@given(whole=configs())
+def test_every_parameter_is_as_declared_at_length(whole: ConfigDict) -> None:
+    check_declared(whole)
+
+
+def check_declared(whole: ConfigDict) -> None:
     """The abstract model's paths and shapes are those declared, and each parameter carries its own declaration."""
     params, declared = abstract(whole.model)[1], parameters(whole.model)
     assert {path: leaf.shape for path, leaf in flat(params).items()} == {

@@ -45,8 +45,9 @@ def test_plain_equals_the_model(num_kv_heads: int) -> None:
         logits = plain.logits(parameters, tokens, HEADS, num_kv_heads)
         return plain.loss(parameters, tokens, targets, weights, HEADS, num_kv_heads), logits
 
-    (loss, logits), gradients = jax.value_and_grad(real, has_aux=True)(state)
-    (plain_loss, plain_logits), plain_gradients = jax.value_and_grad(read, has_aux=True)(plain.read(by_path(state)))
+    (loss, logits), gradients = jax.jit(jax.value_and_grad(real, has_aux=True))(state)
+    both = jax.jit(jax.value_and_grad(read, has_aux=True))
+    (plain_loss, plain_logits), plain_gradients = both(plain.read(by_path(state)))
     np.testing.assert_allclose(plain_logits, logits, atol=2e-5)
     np.testing.assert_allclose(plain_loss, loss, rtol=1e-6)
     jax.tree.map(

@@ -158,8 +158,8 @@ PLAN = Plan((5, 10, 20), 0.0001)
 
 def test_whole_reports_in_which_nothing_differs_claim_nothing_and_intervals_hold() -> None:
     """A quick look; the measurement is the slow tests'."""
-    assert share_claiming(World(arms=3), 120) <= 0.1
-    held = coverage(World(arms=3, logit_noise=0.8), 60)
+    assert share_claiming(World(arms=3), 60) <= 0.1
+    held = coverage(World(arms=3, logit_noise=0.8), 40)
     assert min(held.values()) > 0.86, held
 
 

@@ -219,7 +219,7 @@ def spoiled(value: Any, rng: random.Random) -> Any:
 
 
 def test_junk_anywhere_in_the_files_never_ends_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (training, lengths):  # Altair's validation takes nine tenths of the time
+    for module in (training, lengths):  # Altair takes most of the time
         monkeypatch.setattr(module, "finish", lambda chart, data: [list(rows) for rows in data.values()])
     values = {"h1": [1.8, 1.81], "h4": [1.5, 1.52]}
     directory = synthetic.losses(tmp_path, values, evals=["loss", "retrieval", "throughput", "memory"])
@@ -232,8 +232,8 @@ def test_junk_anywhere_in_the_files_never_ends_the_report(tmp_path: Path, monkey
     files = sorted([*directory.rglob("*.json")])
     originals = {path: json.loads(path.read_text()) for path in files}
     rng = random.Random(0)
-    for _ in range(24):
-        changed = rng.sample(files, 3)
+    for _ in range(12):
+        changed = rng.sample(files, 6)
         for path in changed:
             path.write_text(json.dumps(spoiled(originals[path], rng)))
         everything(read(directory))

@@ -59,7 +59,9 @@ def ran(case: str, program: str = PROGRAM) -> tuple[int, str, float]:
 @pytest.mark.parametrize("case", ["dropped", "failing"])
 def test_it_is_raised_again_until_it_is_answered(case) -> None:
     assert ran(case)[:2] == (130, "interrupted\n")
-    # The control: as Python has it.
+
+
+def test_as_python_has_it_it_is_lost() -> None:
     plain = PROGRAM.replace("cli.main(work)", "work(sys.argv[1:])")
     assert ran("dropped", plain)[0] == 0
 

@@ -108,7 +108,7 @@ def taken(config: Any, params: Any, grads: Any, rates: list[float], share: float
         given = jnp.asarray(optimizer.rates(config.optimizer, rate))
         here = optimizer.point(config.optimizer, params, state)
         transform = optimizer.make(config.optimizer, None, share, given)
-        updates, state = transform.update(grads(here, at), state, here)
+        updates, state = jax.jit(transform.update)(grads(here, at), state, here)
         params = optimizer.apply(config.optimizer, here, updates, state, given)
         result.append(params)
     return result
@@ -158,7 +158,8 @@ def test_updates_are_those_of_optax(make_tiny, kind: str) -> None:
     theirs = plain(params)
     state = by_hand(kind, config, RATES[0], params).init(theirs)
     for at, rate in enumerate(RATES):
-        updates, state = by_hand(kind, config, rate, params).update(plain(gradients(params, at)), state, theirs)
+        update = jax.jit(by_hand(kind, config, rate, params).update)
+        updates, state = update(plain(gradients(params, at)), state, theirs)
         theirs = optax.apply_updates(theirs, updates)
         seen = contrib.schedule_free_eval_params(state, theirs) if kind == "schedule_free_adamw" else theirs
         for name, x in plain(ours[at]).items():
@@ -246,6 +247,7 @@ def losses(folder: Any) -> list[float]:
 def test_a_run_lowers_the_loss_and_goes_on_exactly(make_tiny, tmp_path, monkeypatch, kind: str) -> None:
     rate = {"lion": 3e-3, "adafactor": 0.1}.get(kind, 1e-2)
     config = of_kind(make_tiny, kind, optimizer__learning_rate=rate, budget__amount=30, model__dropout=0.1)
+    config.model.num_layers, config.eval.every_steps = 1, 0
     config.checkpoint.every_steps = 10
     assert trainer.train(config, tmp_path / "whole", quiet=True)["status"] == "done"
     whole = losses(tmp_path / "whole")

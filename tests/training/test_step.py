@@ -123,12 +123,13 @@ def test_three_updates_equal_adamw_written_out_in_float64(resolved) -> None:
         logits = nnx.merge(graphdef, params)(data["tokens"])
         return jnp.sum(token_losses(logits, data["targets"]) * data["weights"]) / jnp.sum(data["weights"])
 
+    gradient = jax.jit(jax.grad(loss))
     ours, opt = params, opt_state
     w = leaves(params)
     m, v = ({name: np.zeros_like(x) for name, x in w.items()} for _ in range(2))
     for t, rate in ((1, 1e-3), (2, 5e-3), (3, 2e-3)):
         data = batch(t)
-        grads = leaves(jax.grad(loss)(ours, data))
+        grads = leaves(gradient(ours, data))
         norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
         ours, opt, _, message = run(config, data, ours, opt, rate=rate)
         assert float(message) == pytest.approx(norm, rel=1e-5) and norm > 0.05

@@ -161,7 +161,7 @@ def test_every_parameter_is_counted(case: str) -> None:
 
 
 def test_arms_share_first_values_whatever_their_positions() -> None:
-    def first(case: str, layers: int = 4) -> dict[str, jax.Array]:
+    def first(case: str, layers: int = 2) -> dict[str, jax.Array]:
         return as_dict(models.initialise(config_of(case, num_layers=layers), 0)[1])
 
     plain = first("none")
@@ -169,7 +169,7 @@ def test_arms_share_first_values_whatever_their_positions() -> None:
         result = first(case)
         assert all((result[name] == leaf).all() for name, leaf in plain.items())
     for case in ("fire", "kerple_log"):
-        deep, shallow = first(case), first(case, 2)
+        deep, shallow = first(case, 4), first(case)
         assert all((deep[name][:2] == leaf).all() for name, leaf in shallow.items() if "schemes" in name)
         assert any((leaf[0] != leaf[1]).any() for name, leaf in deep.items() if "schemes" in name)
 
