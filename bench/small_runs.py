@@ -1,11 +1,16 @@
-"""The overhead of a launcher: `python -m bench.small_runs [--runs=500,1000,2000]`.
+"""The overhead of a launcher: `python -m bench.small_runs [--runs=500,1000,2000] [--real=60]`.
 
 Sweeps of runs whose training and evaluation only write their files, in processor seconds of the launcher (without its
 workers): the first launch, which runs them all, and a second one, which has nothing left to do. Twice as many runs
 should take twice as long.
+
+With --real a sweep of that many runs of configs/tiny.py at width 16, 20 updates each, is trained and evaluated by one
+worker; what a run takes beside its updates is opening data, saving, restoring and the loss.
 """
 
+import json
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -63,11 +68,42 @@ def measured(runs: int, folder: Path) -> tuple[float, float]:
     return taken[0], taken[1]
 
 
+REAL = """
+def get_sweep():
+    return dict(name="real", base="configs/tiny.py", axes=[{{"optimizer.learning_rate": {rates}}}],
+                fixed={{"model.width": 16, "budget.amount": 20, "eval.every_steps": 0, "checkpoint.every_steps": 0,
+                        "log.tensorboard": False{more}}},
+                arm="a{{optimizer.learning_rate}}", seeds=range({seeds}), evals=["loss"])
+"""
+
+
+def real(runs: int, folder: Path, more: str = "") -> dict[str, float]:
+    """Returns seconds a run of a sweep of real ones: of the worker's processor, of its clock, and of the updates."""
+    rates = [1e-3 * (1 + index) for index in range(runs // SEEDS)]
+    (folder / "real.py").write_text(REAL.format(rates=rates, seeds=SEEDS, more=more), encoding="utf-8")
+
+    def processor() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    start, began = processor(), time.perf_counter()
+    if launch.launch(expand.load(folder / "real.py"), folder / "real", workers=1).code:
+        raise UserError("bench.small_runs: the sweep failed, see above")
+    taken, wall = processor() - start, time.perf_counter() - began
+    records = [json.loads(path.read_text()) for path in folder.glob("real/runs/*/seed*/run.json")]
+    results = [json.loads(path.read_text()) for path in folder.glob("real/runs/*/seed*/eval/loss.json")]
+    trained = sum(one["wall_time"]["train"] + one["wall_time"]["compile"] for one in records)
+    sums = {"processor": taken, "wall": wall, "updates": trained, "loss": sum(one["seconds"] for one in results)}
+    return {name: value / runs for name, value in sums.items()}
+
+
 def main(argv: Sequence[str]) -> int:
     """The command."""
     parser = cli.parser(__doc__ or "")
     parser.add_argument("--runs", default="500,1000,2000", help="numbers of runs, multiples of 10 (%(default)s)")
-    numbers = [int(part) for part in parser.parse_args(argv).runs.split(",")]
+    parser.add_argument("--real", type=int, default=0, help="runs of a sweep of real ones, a multiple of 10; 0: none")
+    arguments = parser.parse_args(argv)
+    numbers = [int(part) for part in arguments.runs.split(",") if part]
     rows = []
     for runs in numbers:
         with tempfile.TemporaryDirectory() as folder:
@@ -77,6 +113,11 @@ def main(argv: Sequence[str]) -> int:
     print("runs   first launch   a run   idle launch   a run    (processor seconds of the launcher)")
     for runs, first, idle in rows:
         print(f"{runs:5d}  {first:10.2f} s  {1e3 * first / runs:5.1f} ms  {idle:9.2f} s  {1e3 * idle / runs:5.1f} ms")
+    if arguments.real:
+        with tempfile.TemporaryDirectory() as folder:
+            taken = real(arguments.real, Path(folder))
+        words = "{processor:.2f} s of the worker's processor, {wall:.2f} s in all, of which updates and compiling"
+        print(f"{arguments.real} real runs, each: {words} {{updates:.2f}} s, loss {{loss:.2f}} s".format(**taken))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import codecs
 import fnmatch
+import functools
 import glob
 import hashlib
 import io
@@ -57,12 +58,19 @@ def stdlib_files() -> list[SourceFile]:
         for name in fnmatch.filter(names, "*.py"):
             path = Path(folder, name)
             if not name.startswith(LEFT_OUT_FILES) and path.is_file():
-                results.append(_source_file(path, path.relative_to(base).as_posix()))
+                about = path.stat()
+                results.append(_of_stdlib(path, base, (about.st_ino, about.st_size, about.st_mtime_ns)))
     if len(results) < 100:
         raise UserError(
             f"this Python has no standard library sources in {base} ({len(results)} files); set data.path to a text"
         )
     return sorted(results, key=lambda file: file.name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_stdlib(path: Path, base: Path, stamp: tuple[int, ...]) -> SourceFile:
+    """Reads a file of the standard library once a process while its `stamp` stays: each run opens all of them twice."""
+    return _source_file(path, path.relative_to(base).as_posix())
 
 
 def matching_files(pattern: str, field: str = "data.path") -> list[SourceFile]:

@@ -320,3 +320,17 @@ def test_a_validation_path_leaves_all_of_the_path_for_training(tmp_path, capsys)
         apart(tmp_path, data__validation_in_train=0.4)
     with pytest.raises(UserError, match=r"data\.validation_path = .*: all its documents are also in data\.path = "):
         apart(tmp_path, data__validation_path=str(tmp_path / "held/a.txt"), data__validation_in_train=1.0)
+
+
+def test_the_standard_library_is_read_once_a_process_and_again_where_it_changed(tmp_path, monkeypatch) -> None:
+    for number in range(100):
+        (tmp_path / f"m{number:03}.py").write_text(f"value = {number}\n")
+    monkeypatch.setattr(documents.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    first, reading = documents.stdlib_files(), []
+    original = documents._source_file
+    monkeypatch.setattr(documents, "_source_file", lambda path, name: reading.append(name) or original(path, name))
+    assert documents.stdlib_files() == first and not reading
+    (tmp_path / "m007.py").write_text("value = 70\n")
+    second = documents.stdlib_files()
+    assert reading == ["m007.py"] and [one.name for one in second] == [one.name for one in first]
+    assert second[7].sha256 != first[7].sha256 and second[:7] + second[8:] == first[:7] + first[8:]
