@@ -1,8 +1,10 @@
 """What the environment says does not change a result: pinned, or recorded, marked and refused on resume."""
 
+import functools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +24,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 FLAG = "--xla_cpu_enable_fast_math=true"
 
 
+@functools.cache
 def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     whole = {**os.environ, **env}
     return subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, env=whole, capture_output=True, text=True)
@@ -132,12 +135,22 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=["train", "launch", "plan", "eval"])
-@pytest.mark.parametrize("variable, message", [
-    ("JAX_PLATFORMS=cuda", r"error: JAX_PLATFORMS=cuda: JAX does not start here: .+"),
-    ("XLA_FLAGS=--xla_nosuch=1", r"error: XLA_FLAGS=--xla_nosuch=1: XLA [\d.]+ does not know --xla_nosuch=1"),
-], ids=["platform", "flag"])  # fmt: skip
-def test_a_jax_that_does_not_start_is_one_clear_line(tmp_path, command, variable, message) -> None:
+UNKNOWN = {
+    "JAX_PLATFORMS=cuda": r"error: JAX_PLATFORMS=cuda: JAX does not start here: .+",
+    "XLA_FLAGS=--xla_nosuch=1": r"error: XLA_FLAGS=--xla_nosuch=1: XLA [\d.]+ does not know --xla_nosuch=1",
+}
+# A process each: `train` with both, the other commands with one of them; with the other too where there is time.
+QUICK = {("train", "JAX"), ("train", "XLA"), ("launch", "JAX"), ("plan", "XLA"), ("eval", "JAX")}
+STARTS = [
+    pytest.param(command, variable, id=f"{variable[:3]}-{name}", marks=[] if quick else [pytest.mark.slow])
+    for name, command in zip(["train", "launch", "plan", "eval"], COMMANDS, strict=True)
+    for variable in UNKNOWN
+    for quick in [(name, variable[:3]) in QUICK]
+]
+
+
+@pytest.mark.parametrize(("command", "variable"), STARTS)
+def test_a_jax_that_does_not_start_is_one_clear_line(tmp_path, command, variable) -> None:
     if variable == "JAX_PLATFORMS=cuda" and "gpu" in {device.platform for device in jax.devices()}:
         pytest.skip("there is a GPU here")
     name, _, value = variable.partition("=")
@@ -145,7 +158,7 @@ def test_a_jax_that_does_not_start_is_one_clear_line(tmp_path, command, variable
     env = {key: text for key, text in os.environ.items() if key != "JAX_PLATFORMS"} | {name: value}
     done = subprocess.run([sys.executable, *arguments], cwd=CHECKOUT, env=env, capture_output=True, text=True)
     assert done.returncode == 2
-    assert re.fullmatch(message, done.stderr.strip()), done.stderr
+    assert re.fullmatch(UNKNOWN[variable], done.stderr.strip()), done.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -159,10 +172,10 @@ def test_another_trees_checkpoint_is_refused_in_a_line(make_tiny, tmp_path) -> N
             r"same shapes, but was trained with model\.position\.rope\.theta = 500\.0",
         ),
     }  # fmt: skip
+    trainer.train(own, tmp_path / "mine", quiet=True)
     for name, (config, message) in others.items():
         trainer.train(config, tmp_path / name, quiet=True)
-        trainer.train(own, tmp_path / f"{name} mine", quiet=True)
-        place = tmp_path / f"{name} mine"
+        place = shutil.copytree(tmp_path / "mine", tmp_path / f"{name} mine")
         path = place / "run.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "preempted"}))
         (place / "checkpoints").rename(place / "own")
