@@ -85,8 +85,9 @@ _ATTENTION = group(
                    resolve=attention.gate_dims),
     ),
     weights=group(  # models/switches/weighting.py
-        kind=field("softmax", "of scores: softmax, sigmoid (2409.04431) or top_k (softmax of the largest, 2106.06899)",
-                   choice("softmax", "sigmoid", "top_k")),
+        kind=field("softmax", "of scores: softmax, sigmoid (2409.04431), top_k (softmax of the largest, 2106.06899) or "
+                   "selective (earlier tokens can be forgotten, 2410.02703)",
+                   choice("softmax", "sigmoid", "top_k", "selective")),
         sigmoid_bias=unset(float, "sigmoid: added to the scores; unset: -ln(data.length)",
                            resolve=attention.sigmoid_bias),
         top_k=unset(int, "top_k: keys that a query keeps in each head, those of the largest scores", _POSITIVE),

@@ -53,6 +53,7 @@ CITED: dict[str, dict[str, tuple[str, ...]]] = {
         "softmax": (),
         "sigmoid": ("ramapuram2024sigmoid",),
         "top_k": ("gupta2021topk",),
+        "selective": ("leviathan2024selective",),
     },
     "model.attention.kernel": {
         "auto": (),

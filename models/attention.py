@@ -16,8 +16,10 @@ from models import kernels
 from models.declared.attention import kind_of, weighting_of
 from models.declared.parameter import Parameters, under
 from models.decoding.kv_cache import Entry, Placement, Track
+from models.kernels.masks import Masking
 from models.layers import Initializer, Linear, Norm
 from models.positions import Scheme, sequence_lengths, temperature_of
+from models.switches import selective
 from models.switches.exclusive import exclusive
 from models.switches.gate import OutputGate
 from models.switches.talking import TalkingHeads
@@ -99,6 +101,7 @@ class Core(nnx.Module):
         finish: Callable[[Array], Array] | None = None,
         scale: float | None = None,
         kernel: str | None = None,
+        forgotten: Array | None = None,
     ) -> Array:
         """Returns [B, T, H, V] of queries, keys and values that are already rotated.
 
@@ -113,29 +116,26 @@ class Core(nnx.Module):
             finish: what makes the heads' outputs of what they attended to (`finished`).
             scale: multiplies q.k; None: the config's.
             kernel: None: the config's.
+            forgotten: what selective attention subtracts from the scores, [B, T, S].
         """
         requested = {
-            "q_positions": of_q.positions,
-            "kv_positions": of_kv.positions if of_q.positions is None else _or_index(of_kv.positions, k_BSGK.shape[1]),
-            "q_segments": of_q.segments,
-            "kv_segments": of_kv.segments,
+            **_places(of_q, of_kv, k_BSGK.shape[1]),
             "window": window,
             "bias": scheme.bias(),
             "scores": scheme.scores(),
             "soft_cap": self.soft_cap,
             "sinks": None if self.sinks is None else self.sinks[...],
             "scale": self.scale if scale is None else scale,
-            "weighting": None if self.weighting_name is None else self.weighting(of_q),
-            "aligned": of_q.placement is None or of_q.placement.fresh,
+            "weighting": None if self.weighting_name is None else self.weighting(of_q, forgotten),
         }
         with jax.named_scope("attention"):
             out = kernels.attend(q_BTHK, k_BSGK, v_BSGV, **requested, kernel=self.kernel if kernel is None else kernel)
         finished = out if finish is None else finish(out)
         return finished if self.look is None else self.look(q_BTHK, k_BSGK, v_BSGV, out, finished, requested)
 
-    def weighting(self, rows: Rows) -> Weighting:
+    def weighting(self, rows: Rows, forgotten: Array | None = None) -> Weighting:
         """Returns how the layer that `rows` names makes weights of scores, where that is no plain softmax."""
-        return self.weights.weighting(self.weighting_name or "", self.talking)
+        return self.weights.weighting(self.weighting_name or "", self.talking, forgotten)
 
     def finished(self, out_BTHV: Array, x_BTD: Array, rows: Rows, v_BTGV: Array | None = None) -> Array:
         """Returns the heads' outputs as the output projection takes them: what they attended to, after the switches.
@@ -237,6 +237,23 @@ class Attention(Core):
             kv = {"k": self.keys(kv["k"], track.positions, lengths, scheme), "v": kv["k"]}
         return KeyValues(kv, track), entry
 
+    def forget(
+        self, q_BTHK: Array, k_BSGK: Array, of_q: Rows, of_kv: Track, entry: Entry | None
+    ) -> tuple[Array, Entry | None]:
+        """Returns what selective attention subtracts from the scores, [B, T, S], and the cache entry with its sums."""
+        places = _places(of_q, of_kv, k_BSGK.shape[1])
+        scores, _ = kernels.maps(q_BTHK[:, :, :1], k_BSGK[:, :, :1], **places, soft_cap=self.soft_cap, scale=self.scale)
+        masking = Masking(scores.shape[2], scores.shape[3], **places)
+        if entry is None or of_q.placement is None:
+            return selective.forgotten(scores[:, 0], masking)[0], entry
+        kept = entry[selective.FORGOTTEN]
+        assert isinstance(kept, Array)
+        before = None if of_q.placement.fresh else kept.reshape(scores.shape[0], -1)
+        by_BTS, after_BS = selective.forgotten(scores[:, 0], masking, before)
+        after = after_BS.reshape(*kept.shape[:-2], -1, 1)
+        sums = jax.lax.dynamic_update_slice_in_dim(kept, after, 0, kept.ndim - 2)
+        return by_BTS, {**entry, selective.FORGOTTEN: sums}
+
     def __call__(
         self,
         x_BTD: Array,
@@ -259,13 +276,15 @@ class Attention(Core):
             last_query: output the last token alone, [B, 1, D]; all keys and values are still written.
             shared: keys and values of the layer that this one reads; None: its own.
         """
+        every_query = self.weights.selective  # the queries before the last decide what it forgets
         # The first layer need not compute its values again; a compiled loop cannot tell which layer it is.
         own = rows.first_values if isinstance(rows.layer, int) and rows.layer == 0 else None
-        q_BTHK, kv = self.project(x_BTD, last_query=last_query, values=own)
+        one_query = last_query and not every_query
+        q_BTHK, kv = self.project(x_BTD, last_query=one_query, values=own)
         if self.value_mix is not None:
             assert rows.tokens is not None
             kv["v"] = self.value_mix(kv["v"], rows.first_values, rows.value_embeddings, rows.tokens)
-        of_q = rows.last(x_BTD.shape[1]) if last_query else rows
+        of_q = rows.last(x_BTD.shape[1]) if one_query else rows
         with jax.named_scope("rotation"):
             q_BTHK = self.scale_queries(scheme.rotate(q_BTHK, of_q.positions, of_q.lengths), of_q, scheme)
         # The own tokens' values, which are their keys as projected where the two are tied.
@@ -273,7 +292,13 @@ class Attention(Core):
         if shared is None:
             shared, entry = self.keys_values(kv, rows, scheme, entry, x_BTD.dtype)
         k_BSGK, v_BSGK = shared.arrays["k"], shared.arrays["v"]
-        out_BTHK = self.attend(q_BTHK, k_BSGK, v_BSGK, of_q, shared.track, scheme, window, finish=finish)
+        forgotten = None
+        if every_query:
+            forgotten, entry = self.forget(q_BTHK, k_BSGK, of_q, shared.track, entry)
+        out_BTHK = self.attend(
+            q_BTHK, k_BSGK, v_BSGK, of_q, shared.track, scheme, window, finish=finish, forgotten=forgotten
+        )
+        out_BTHK = out_BTHK[:, -1:] if last_query else out_BTHK
         with jax.named_scope("out_projection"):
             out = out_BTHK.reshape(*out_BTHK.shape[:2], self.num_heads * self.head_dim)
             return self.out(out), entry, shared
@@ -288,6 +313,17 @@ def scale_of(config: ConfigDict, dim: int) -> float:
     if attention.scale is not None:
         return attention.scale
     return 1 / dim if attention.scale_rule == "mup" else dim**-0.5
+
+
+def _places(of_q: Rows, of_kv: Track, keys: int) -> dict[str, Any]:
+    """Returns the places of queries and keys, as `kernels.attend` takes them."""
+    return {
+        "q_positions": of_q.positions,
+        "kv_positions": of_kv.positions if of_q.positions is None else _or_index(of_kv.positions, keys),
+        "q_segments": of_q.segments,
+        "kv_segments": of_kv.segments,
+        "aligned": of_q.placement is None or of_q.placement.fresh,
+    }
 
 
 def _or_index(positions: Array | None, length: int) -> Array:

@@ -18,6 +18,7 @@ N_COUNTS = (
     "every weight that multiplies an activation: attention and MLP matrices of all layers and the output matrix "
     "(also where it is the embedding's transpose); not the embedding table, positional schemes, norms and biases"
 )
+TOTAL_BYTES = 4  # of what switches keep of each token
 SCALE_BYTES = 4  # of 8-bit storage, for each token and head
 
 
@@ -130,7 +131,7 @@ def kv_cache_bytes(config: ConfigDict, bytes_per_element: int, *, batch: int, ca
 def token_bytes(config: ConfigDict, element: int) -> dict[str, int]:
     """Returns the bytes that a layer with keys and values of its own keeps of one token.
 
-    They are those of `values` (numbers or codes) and of their `scales`.
+    They are those of `values` (numbers or codes, and float32 totals) and of their `scales`.
 
     Args:
         config: a resolved config.model, as the layer has it (`pattern.of_layer`).
@@ -139,6 +140,7 @@ def token_bytes(config: ConfigDict, element: int) -> dict[str, int]:
     shapes = attention.kind_of(config).kept(config).values()
     quantised = config.attention.kv_storage != "auto"
     return {
-        "values": sum(heads * numbers for heads, numbers in shapes) * (1 if quantised else element),
+        "values": sum(heads * numbers for heads, numbers in shapes) * (1 if quantised else element)
+        + TOTAL_BYTES * len(switches.totals(config)),
         "scales": sum(heads for heads, _ in shapes) * SCALE_BYTES * quantised,
     }

@@ -43,7 +43,7 @@ class DifferentialAttention(Attention):
             kv["v"] = kv["v"].reshape(*kv["v"].shape[:2], self.num_kv_heads // 2, 2 * self.head_dim)
         return q_BTHK, kv
 
-    def weighting(self, rows: Rows) -> Weighting:
+    def weighting(self, rows: Rows, forgotten: Array | None = None) -> Weighting:
         """Returns what subtracts the second map of each pair from the first."""
         with jax.named_scope("differential"):
             products = jnp.sum(self.lambdas[...][0::2] * self.lambdas[...][1::2], axis=-1)

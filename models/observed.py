@@ -55,9 +55,14 @@ class Layer:
         By the reference kernel's own functions, on the numbers that the kernel which runs was given, with every switch.
         """
         q, k = (x.astype(jnp.float32) for x in (self.q_BTHK[:, at], self.k_BSGK))
-        own = {"q_positions": self.positions()[:, at], "kv_positions": self.positions(), "aligned": False}
-        segments = self.asked["q_segments"]
-        own |= {"q_segments": None if segments is None else segments[:, at]}
+        segments, weighting = self.asked["q_segments"], self.asked["weighting"]
+        own: dict[str, Any] = {
+            "q_positions": self.positions()[:, at],
+            "kv_positions": self.positions(),
+            "q_segments": None if segments is None else segments[:, at],
+            "weighting": None if weighting is None else weighting.of_queries(at),
+            "aligned": False,
+        }
         return kernels.maps(q, k, **self.asked | own)
 
     def written(self, at: np.ndarray | Array) -> Array:

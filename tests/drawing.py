@@ -97,14 +97,18 @@ def _attention(pick: Callable[..., Any]) -> Changes:
         }
     if kind == "differential":
         results |= {"model.num_kv_heads": 2, "model.num_heads": pick(4, 2)}
-    return results | _switches(
+    results |= _switches(
         pick, kind, sinks=results["model.attention.sinks"], split=results["model.attention.qkv"] == "split"
     )
+    if results["model.attention.weights.kind"] == "selective":
+        results |= {"model.attention.window": None, "model.attention.window_pattern": ()}
+    return results
 
 
 def _switches(pick: Callable[..., Any], kind: str, *, sinks: bool, split: bool) -> Changes:
     gate, pairs = pick("none", "head", "element"), kind == "differential"
-    weights = "softmax" if pairs else pick("softmax", "softmax", "top_k", *(() if sinks else ("sigmoid",)))
+    others = ("top_k", *(() if sinks else ("sigmoid",)), *(("selective",) if kind == "gqa" else ()))
+    weights = "softmax" if pairs else pick("softmax", "softmax", *others)
     mixes = kind != "mla"
     return {
         "model.attention.value_residual": pick("none", "fixed", "learned") if mixes and split else "none",
@@ -112,7 +116,7 @@ def _switches(pick: Callable[..., Any], kind: str, *, sinks: bool, split: bool) 
         "model.attention.weights.kind": weights,
         "model.attention.weights.top_k": pick(2, 5) if weights == "top_k" else None,
         "model.attention.weights.sigmoid_bias": pick(None, -1.0) if weights == "sigmoid" else None,
-        "model.attention.talking_heads": not pairs and pick(False, False, True),
+        "model.attention.talking_heads": not pairs and weights != "selective" and pick(False, False, True),
         "model.attention.gate.kind": gate,
         "model.attention.gate.dims": None if gate == "none" else pick(None, 3),
         "model.attention.exclusive": kind == "gqa" and pick(False, True),
@@ -124,7 +128,8 @@ def _sharing(pick: Callable[..., Any], drawn: Changes, kinds: set[str]) -> Chang
     layers = drawn["model.num_layers"]
     alike = len(kinds) == 1 and not drawn["model.attention.window_pattern"] and not drawn["model.attention.exclusive"]
     mixes = any(drawn[f"model.attention.{name}"] != "none" for name in ("value_residual", "value_embedding"))
-    share = pick(*range(1, layers + 1)) if alike and not mixes else 1
+    selective = drawn["model.attention.weights.kind"] == "selective"
+    share = pick(*range(1, layers + 1)) if alike and not mixes and not selective else 1
     first = pick(*range(layers - share + 1)) if share > 1 else 0
     tied = drawn["model.attention.kind"] == "gqa" and not mixes and pick(False, False, True)
     other = {} if mixes else {"num_heads": 2 * (drawn["model.num_kv_heads"] or drawn["model.num_heads"])}

@@ -99,7 +99,8 @@ def _switches(model: ConfigDict) -> list[str]:
             f"model.attention.qkv = 'fused': model.attention.value_residual = {model.attention.value_residual!r} "
             "computes the first layer's values by themselves; set split"
         )
-    return [*result, *_weights(model), *(_differential(model) if model.attention.kind == "differential" else [])]
+    result += [*_weights(model), *_selective(model)]
+    return result + (_differential(model) if model.attention.kind == "differential" else [])
 
 
 def _weights(model: ConfigDict) -> list[str]:
@@ -117,6 +118,26 @@ def _weights(model: ConfigDict) -> list[str]:
     needs += [kind] if weights.kind != "softmax" else []
     why = f"makes weights by a plain softmax, and {needs[0]} needs" if needs else ""
     return result + (kernels.whole_scores_problem(attention.kernel, why) if needs else [])
+
+
+def _selective(model: ConfigDict) -> list[str]:
+    """Returns what selective attention cannot be combined with: it sums scores over all earlier queries."""
+    attention, kind = model.attention, "model.attention.weights.kind = 'selective'"
+    if attention.weights.kind != "selective":
+        return []
+    stages = tuple(attention.window_stages)
+    return [
+        f"model.attention.{name} = {value!r}: {kind} {why}"
+        for name, value, wrong, why in (
+            ("kind", attention.kind, attention.kind == "mla", "needs whole keys, which a latent does not hold"),
+            ("talking_heads", attention.talking_heads, attention.talking_heads, "reads one head's scores; set false"),
+            ("kv_share", attention.kv_share, attention.kv_share > 1, "keeps a sum in each layer's own cache; set 1"),
+            ("window", attention.window, attention.window is not None, "sums over all earlier queries; unset it"),
+            ("window_pattern", tuple(attention.window_pattern), any(attention.window_pattern), "needs full layers"),
+            ("window_stages", stages, bool(stages), "needs full layers"),
+        )
+        if wrong
+    ]
 
 
 def _differential(model: ConfigDict) -> list[str]:

@@ -26,6 +26,7 @@ ARMS: dict[str, dict] = {
     "sigmoid": {"weights.kind": "sigmoid"},
     "talking-heads": {"talking_heads": True},
     "exclusive": {"exclusive": True},
+    "selective": {"weights.kind": "selective"},
     "top-k": {"weights.kind": "top_k", "weights.top_k": 16},
 }
 

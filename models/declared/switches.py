@@ -34,6 +34,7 @@ class Switch:
     shared: Callable[[ConfigDict], Parameters] = _nothing  # config.model -> of the model, beside its layers
     unremovable: str | None = None  # why heads cannot be taken out; None: they can
     unjoinable: str | None = None  # why key/value heads cannot be joined; None: they can
+    totals: tuple[str, ...] = ()  # kept in the cache beside keys and values: one float32 per token and layer each
     maps: bool = True  # a query's weights are a distribution over keys, as the evaluation of heads reads them
 
 
@@ -118,6 +119,16 @@ SWITCHES: dict[str, Switch] = {
         weighting="model.attention.weights.kind = 'sigmoid'",
         maps=False,
     ),
+    "selective": Switch(
+        "selective attention",
+        ("weights.kind",),
+        lambda model: model.attention.weights.kind == "selective",
+        # The first head's scores are computed once more.
+        flops=lambda model: Flops(pair=2 * model.head_dim, words="6 K keys of selection"),
+        weighting="model.attention.weights.kind = 'selective'",
+        totals=("forgotten",),
+        unremovable="the first head selects what all heads forget",
+    ),
     "top_k": Switch(
         "top-k softmax",
         ("weights.top_k",),
@@ -140,3 +151,8 @@ def parameters(model: ConfigDict) -> Parameters:
 def model_parameters(model: ConfigDict) -> Parameters:
     """Returns the declarations of what switches share between layers."""
     return {name: one for switch in active(model) for name, one in switch.shared(model).items()}
+
+
+def totals(model: ConfigDict) -> tuple[str, ...]:
+    """Returns the names of what a layer's cache keeps of each token beside keys and values, one float32 each."""
+    return tuple(name for switch in active(model) for name in switch.totals)

@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 
 from models import positions as schemes
 from models.declared.attention import kind_of
+from models.declared.switches import totals
 from models.decoding import storage
 from models.decoding.storage import Stored
 from models.layers import compute_dtype
@@ -42,6 +43,7 @@ class Layout:
     windows: tuple[int | None, ...]  # of each layer
     storage: str  # auto, int8 or fp8
     dtype: Any  # of what is stored as it is
+    totals: tuple[str, ...] = ()  # of every layer: one float32 per token each, whatever `storage` is
 
     @classmethod
     def of(cls, config: ConfigDict) -> "Layout":
@@ -51,7 +53,7 @@ class Layout:
             shapes = kind_of(config).kept(of_layer(config, layer))
             arrays.append(tuple((name, *shape) for name, shape in shapes.items()))
         windows = tuple(every[layer].window for layer in owners(config))
-        return cls(tuple(arrays), windows, config.attention.kv_storage, compute_dtype(config))
+        return cls(tuple(arrays), windows, config.attention.kv_storage, compute_dtype(config), totals(config))
 
 
 @jax.tree_util.register_dataclass
@@ -113,6 +115,7 @@ class KVCache:
         def entry(size: int, arrays: tuple[tuple[str, int, int], ...]) -> Entry:
             kind = (layout.storage, layout.dtype if dtype is None else dtype)
             results = {name: storage.empty((batch, heads, size, numbers), *kind) for name, heads, numbers in arrays}
+            results |= {name: jnp.zeros((batch, 1, size, 1), jnp.float32) for name in layout.totals}
             return jax.tree.map(_squeezed, results)
 
         sizes = [_size(window, capacity) for window in layout.windows]
@@ -305,19 +308,21 @@ class Placement:
         batch, count = next(iter(arrays.values())).shape[:2]
         size = jax.tree.leaves(entry)[0].shape[-2]
         at = self.slots[size]
+        rest = {name: stored for name, stored in entry.items() if name not in arrays}  # sums, which the layer updates
+        entry = {name: stored for name, stored in entry.items() if name in arrays}
         with jax.named_scope("kv_write"):
             new = {name: storage.encode(arrays[name].swapaxes(1, 2), stored) for name, stored in entry.items()}
             parts = jax.tree.map(_squeezed, new)
             written = jax.tree.map(lambda whole, part: _put(whole, part, at, -2), entry, parts)
         if self.fresh:
-            return written, _read(parts, batch, dtype), self.own
+            return {**written, **rest}, _read(parts, batch, dtype), self.own
         if at.ndim == 0 or count == 1:
-            return written, _read(written, batch, dtype), self.cache.tracks[size]
+            return {**written, **rest}, _read(written, batch, dtype), self.cache.tracks[size]
         # The first of several queries sees tokens that the last one pushes out.
         with jax.named_scope("kv_read"):
             both = jax.tree.map(lambda whole, part: jnp.concatenate([whole, part], axis=-2), entry, parts)
         track = jax.tree.map(lambda old, new: _join(old, new), self.before[size], self.own)
-        return written, _read(both, batch, dtype), track
+        return {**written, **rest}, _read(both, batch, dtype), track
 
     def again(self) -> "Placement":
         """Returns all tokens that the cache holds (it keeps them) in their slots, to compute what it keeps anew."""

@@ -40,6 +40,15 @@ MLA = {"model__attention__kind": "mla"}
             {"model__attention__weights__kind": "sigmoid", "model__attention__sinks": True},
             ["model.attention.sinks = True", "'sigmoid'"],
         ),
+        (
+            {"model__attention__weights__kind": "selective", "model__attention__window": 8},
+            ["model.attention.window = 8", "'selective'", "all earlier queries"],
+        ),
+        ({**MLA, "model__attention__weights__kind": "selective"}, ["model.attention.kind = 'mla'", "whole keys"]),
+        (
+            {"model__attention__weights__kind": "selective", "model__attention__kernel": "blocked"},
+            ["model.attention.kernel = 'blocked'", "kind = 'selective'", "auto or reference"],
+        ),
         ({"model__attention__weights__kind": "top_k"}, ["model.attention.weights.top_k", "must be set"]),
         ({"model__attention__weights__top_k": 3}, ["weights.top_k = 3", "no effect", "'softmax'"]),
         (

@@ -178,6 +178,7 @@ OUTSIDE = {
     "attention.value_embedding": {"attention.value_embedding": "shared"},
     "attention.talking_heads": {"attention.talking_heads": True},
     "attention.weights.kind": {"attention.weights.kind": "sigmoid"},
+    "attention.weights.kind = 'selective'": {"attention.weights.kind": "selective"},
     "attention.weights.top_k": {"attention.weights.kind": "top_k", "attention.weights.top_k": 3},
     "attention.kind = 'differential'": {"attention.kind": "differential"},
     "attention.exclusive": {"attention.exclusive": True},

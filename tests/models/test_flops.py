@@ -59,6 +59,7 @@ CASES: dict[str, dict[str, Any]] = {
     "value embeddings, shared": {"attention__value_embedding": "shared", "tie_embeddings": False},
     "sigmoid": {"attention__weights__kind": "sigmoid"},
     "top-k": {"attention__weights__kind": "top_k", "attention__weights__top_k": 3},
+    "selective": {"attention__weights__kind": "selective"},
     "differential": {"attention__kind": "differential", "num_kv_heads": 2},
     "untied, parallel": {"tie_embeddings": False, "residual": "parallel", "embedding_norm": True},
     "schemes and windows by layer": {

@@ -155,6 +155,11 @@ CASES: dict[str, dict[str, Any]] = {
     "sigmoid attention": _attention(weights__kind="sigmoid"),
     "sigmoid attention, window": _attention(weights__kind="sigmoid", weights__sigmoid_bias=-1.0, window=5),
     "top-k softmax": _attention(weights__kind="top_k", weights__top_k=3),
+    "selective attention": _attention(weights__kind="selective"),
+    "selective attention, ALiBi, soft cap, sinks, XSA": {
+        **_kind("alibi"),
+        **_attention(weights__kind="selective", soft_cap=1.5, sinks=True, exclusive=True),
+    },
     "differential attention": _attention(kind="differential"),
     "differential attention, fused, QK-norm, gate": {
         "model.num_kv_heads": 4,

@@ -135,8 +135,9 @@ def attention(
         every = requested.soft_cap * np.tanh(every / requested.soft_cap)
     if requested.talking_heads:
         every = np.einsum("hts,hj->jts", every, own["talking"]["scores"])
+    less = _forgotten(every[0], visible, p) if requested.weights.kind == "selective" else 0.0
     maps = []
-    for head, scores in enumerate(every + added):
+    for head, scores in enumerate(every + added - less):
         if kind == "cope":
             scores = scores + written.cope(scheme["table"], q[:, head], scores, visible)
         sink = np.exp(own["sinks"][head]) if requested.sinks else 0.0
@@ -173,6 +174,16 @@ def _values(model: ConfigDict, own: Arrays, v: np.ndarray, tokens: Any, shared: 
         table = shared["value_embedding"] if requested.value_embedding == "shared" else own["value_mix"]["table"]
         v = a * table[tokens].reshape(v.shape) + b * v
     return v
+
+
+def _forgotten(first: np.ndarray, visible: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """Returns what selective attention subtracts [T, T]: key by key and query by query, as 2410.02703 has it."""
+    result = np.zeros_like(first)
+    for i in range(1, len(p)):
+        for j in range(len(p)):
+            chosen = visible[i - 1, j] and j != i - 1 and p[j] != 0
+            result[i, j] = result[i - 1, j] + (max(0.0, first[i - 1, j]) if chosen else 0.0)
+    return result
 
 
 def _group(k: np.ndarray, head: int, model: ConfigDict) -> np.ndarray:
