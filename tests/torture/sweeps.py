@@ -190,7 +190,9 @@ def _marked(out: Path) -> bool:
 
 def _launch(scene: Scene, sweep: Path, out: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-W", "ignore", "-m", "sweeps.launch", f"--sweep={sweep}", f"--out={out}"]
-    env = {**os.environ, "ABLAX_CACHE": str(scene.cache), "JAX_PLATFORMS": "cpu"}
+    # Apart from the runs' cache: there every file of a corpus is one that a run reads, and damage to it must be seen.
+    cache = scene.cache.with_name("sweeps-cache")
+    env = {**os.environ, "ABLAX_CACHE": str(cache), "JAX_PLATFORMS": "cpu"}
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.with_name(f"{out.name}.log").open("ab") as log:
         return subprocess.Popen([*command, "--workers=2", "--retries=2"], stdout=log, stderr=log, env=env)
