@@ -191,3 +191,13 @@ def test_generate_serves_a_second_seed_without_compiling() -> None:
     before = size
     decode.generate(*models.initialise(config, 2), tokens(1, 4, seed=9), max_new=3)
     assert decode._generate._cache_size() == before
+
+
+@pytest.mark.parametrize("talking", [False, True])
+def test_top_k_keeps_the_same_keys_whatever_the_pieces(talking: bool) -> None:
+    """Without positions keys of equal tokens are equal in the first layer, but their scores are rounded differently."""
+    weights = {"attention__weights__kind": "top_k", "attention__weights__top_k": 2}
+    config = tiny(position__kind="none", head_dim=6, width=14, attention__talking_heads=talking, **weights)
+    model = build(config)
+    ids = jnp.asarray(np.random.default_rng(0).integers(0, 2, (4, 13)), jnp.int32)
+    close(in_pieces(model, ids, [1] * 13), run(model, ids), 2e-5)

@@ -197,7 +197,8 @@ def weights(requested: ConfigDict, scores: np.ndarray, visible: np.ndarray, sink
     if requested.kind == "top_k":
         for at, row in enumerate(scores):
             seen = np.flatnonzero(visible[at])
-            keep = seen[np.argsort(row[seen])[::-1][: requested.top_k]]
+            least = np.sort(row[seen])[::-1][: requested.top_k][-1]
+            keep = seen[row[seen] >= least - 1e-5 * np.abs(row[seen]).max()]
             visible = visible.copy()
             visible[at] = False
             visible[at, keep] = True
