@@ -91,8 +91,11 @@ def record(run: runs.Run, name: str, results: dict[str, Any], seconds: float, pr
     made from (configs/provenance.py), the table in its metadata under `of`.
 
     Raises:
-        UserError: a file cannot be written: the disk is full or read-only, or a folder has its name.
+        UserError: the run directory is gone, or a file cannot be written: the disk is full or read-only, or a folder
+            has its name.
     """
+    if not Path(run.workdir).is_dir():
+        raise UserError(f"{run.workdir}: vanished while it was evaluated (removed, moved or unmounted); restore it")
     files.own(Path(run.workdir), "eval")
     path = Path(run.workdir) / "eval" / f"{name}.json"
     records = results.pop("records", None)

@@ -288,7 +288,7 @@ class Driver:
         failed = stands.status == "failed" or any(name in stands.eval_errors for name in job.evals)
         if not failed:
             return
-        if self.tried[job.key] < self.policy.retries:
+        if self.tried[job.key] < self.policy.retries and not run_status.missing_file(job.workdir).exists():
             self.tried[job.key] += 1
             why = stands.error_line or next(iter(stands.eval_errors.values()), "")
             self.display.say(f"{job.key}: {why}: retry {self.tried[job.key]} of {self.policy.retries}")

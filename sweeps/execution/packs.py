@@ -86,7 +86,9 @@ def _held(job: Job, held: ExitStack, outcomes: dict[str, Outcome]) -> bool:
     if not worker.left_alone(job.workdir):
         outcomes[job.key] = Outcome("busy", "another process is training it")
         return False
-    return True
+    if refused := worker.refused(job):
+        outcomes[job.key] = refused
+    return refused is None
 
 
 def _train(jobs: Sequence[Job], deadline: Deadline, outcomes: dict[str, Outcome]) -> None:

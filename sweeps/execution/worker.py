@@ -100,6 +100,8 @@ def work(job: Job) -> Outcome:
             with lease.hold(state.run_lock(Path(job.directory), job.arm, job.seed), PATIENCE):
                 if not left_alone(job.workdir):
                     return Outcome("busy", "another process is training it")
+                if outcome := refused(job):
+                    return outcome
                 outcome = train(job, deadline)
                 if outcome.status == "done":
                     outcome = evaluate(job, deadline)
@@ -108,6 +110,15 @@ def work(job: Job) -> Outcome:
             return Outcome("busy", "another process is working on it")
         except KeyboardInterrupt:
             return Outcome("preempted", "stopped")
+
+
+def refused(job: Job) -> Outcome | None:
+    """Removes the record of a missing run directory; fails a run whose directory was moved back into a new one."""
+    run_status.missing_file(job.workdir).unlink(missing_ok=True)
+    if inside := run_status.nested(job.workdir):
+        state.mark(job.workdir, status="failed", error=inside, updated=now())
+        return Outcome("failed", inside)
+    return None
 
 
 def left_alone(workdir: Path) -> bool:
@@ -222,6 +233,8 @@ def evaluate(job: Job, deadline: Deadline) -> Outcome:
                 raise
             interrupt.answered()
             record_eval_error(job.workdir, name, deadline.message)
+    if not job.workdir.is_dir():
+        return Outcome("failed", "its directory vanished while it was evaluated")
     return Outcome("done")
 
 

@@ -66,6 +66,31 @@ class RunState:
         return lines[-1] if lines else ""
 
 
+def missing_file(workdir: Path) -> Path:
+    """Returns the file in a sweep's private folder with the error of a run whose directory is missing."""
+    return workdir.parents[2] / ".sweep" / "missing" / f"{workdir.parent.name}.{workdir.name}"
+
+
+def _missing(workdir: Path) -> str:
+    try:
+        return ordinary(missing_file(workdir)).read_text(encoding="utf-8", errors="replace")[:TAIL]
+    except (OSError, IndexError):
+        return ""
+
+
+def nested(workdir: Path) -> str:
+    """Returns a message if another run's directory lies in one that has no checkpoint; else an empty string."""
+    if (workdir / "checkpoints").exists():
+        return ""
+    for config in sorted(workdir.glob("*/config.json")):
+        if (config.parent / "checkpoints").is_dir():
+            return (
+                f"{config.parent}: is a run directory inside {workdir}, which has no checkpoint; if it was moved back "
+                "there, move what it holds up into that one; otherwise remove it"
+            )
+    return ""
+
+
 def read(
     workdir: Path, evals: Sequence[str] = (), total_steps: int | None = None, amount: float | None = None
 ) -> RunState:
@@ -80,7 +105,8 @@ def read(
     try:
         run = json.loads(ordinary(workdir / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return RunState("waiting", total=total_steps, missing=tuple(evals))
+        error = _missing(workdir)
+        return RunState("failed" if error else "waiting", error=error, total=total_steps, missing=tuple(evals))
     except (OSError, ValueError, RecursionError) as error:
         return RunState("failed", error=f"run.json cannot be read: {error}", missing=tuple(evals))
     if not isinstance(run, dict):

@@ -26,7 +26,7 @@ from configs.rules import branches
 from sweeps.spec import chains, looks, names, select
 from sweeps.spec.sweep import Run, Sweep
 from sweeps.store import lease, run_status
-from training.run_directory.files import begun, own, read_json, write_json
+from training.run_directory.files import begun, own, read_json, write_json, write_text
 
 SCHEMA = 1
 PRIVATE = ".sweep"  # locks and the workers' own output
@@ -53,7 +53,7 @@ def launching(directory: Path) -> Iterator[None]:
     Raises:
         UserError: another launcher holds it.
     """
-    own(directory, PRIVATE, *(f"{PRIVATE}/{name}" for name in ("jobs", "locks", "ray", "slurm")), "report")
+    own(directory, PRIVATE, *(f"{PRIVATE}/{name}" for name in ("jobs", "locks", "missing", "ray", "slurm")), "report")
     private = directory / PRIVATE
     try:
         private.mkdir(parents=True, exist_ok=True)
@@ -449,9 +449,14 @@ def bound(directory: Path, config: ConfigDict, workdir: Path) -> dict[str, Any]:
 def mark(workdir: Path, **values: Any) -> None:
     """Sets fields of a run's run.json, which need not exist yet; for what the trainer itself can no longer write.
 
-    If the disk cannot be written, a message is printed and the launcher continues.
+    Where the run directory itself is missing, its error is kept in the sweep's private folder: a new directory in its
+    place would be in the way when it is moved back, and `mv` would put it inside. If the disk cannot be written, a
+    message is printed and the launcher continues.
     """
     path = workdir / "run.json"
+    if not workdir.is_dir():
+        _mark_missing(workdir, values)
+        return
     try:
         before = json.loads(ordinary(path).read_text(encoding="utf-8"))
         if not isinstance(before, dict):
@@ -462,6 +467,15 @@ def mark(workdir: Path, **values: Any) -> None:
         write_json(path, redaction.clean({**before, **values}))
     except OSError as error:
         print(f"{path}: cannot be written ({error.strerror}): {redaction.redacted(str(values))}", file=sys.stderr)
+
+
+def _mark_missing(workdir: Path, values: Mapping[str, Any]) -> None:
+    errors = [values.get("error"), *dict(values.get("eval_errors") or {}).values()]
+    if text := "\n".join(str(error) for error in errors if error):
+        try:
+            write_text(run_status.missing_file(workdir), redaction.redacted(text))
+        except OSError as error:
+            print(f"{workdir}: is missing ({error.strerror}): {redaction.redacted(text)}", file=sys.stderr)
 
 
 def listed(directory: Path) -> list[tuple[str, str, int, tuple[str, ...], Mapping[str, Any]]]:

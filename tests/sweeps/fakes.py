@@ -114,6 +114,10 @@ def train(config, workdir):
     name = config.name
     if name == "raise":
         raise RuntimeError("no such luck\nsecond line")
+    if name == "gone" and not sweep_away(workdir).exists() and not (workdir / "back").exists():
+        (workdir / "checkpoints/1").mkdir(parents=True)
+        workdir.rename(sweep_away(workdir))
+        raise RuntimeError("vanished")
     if name == "exit":
         os._exit(3)
     if name == "zero":

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from configs.errors import ConfigError, UserError
 from sweeps import launch
 from sweeps.execution import worker
 from sweeps.execution.driver import Functions
+from sweeps.execution.policy import Policy
 from sweeps.execution.waiting import Waiting
 from sweeps.spec import expand
 from sweeps.spec.sweep import Study, Sweep
@@ -100,6 +102,31 @@ def test_a_failed_run_is_tried_again_by_the_next_launch_only(tmp_path):
     assert Counter(fakes.calls(tmp_path / "out")) == {
         ("train", "once/seed0"): 2, ("loss", "once/seed0"): 1, ("train", "a/seed0"): 1, ("loss", "a/seed0"): 1,
     }  # fmt: skip
+
+
+def test_nothing_is_written_in_the_place_of_a_run_that_was_moved_away_and_it_goes_on_when_moved_back(tmp_path):
+    sweep, folder = sweep_of(tmp_path, ["gone", "a"]), tmp_path / "out/runs/gone/seed0"
+    policy = Policy(retries=1)
+    summary = launch.launch(sweep, tmp_path / "out", workers=1, functions=FAKES, policy=policy)
+    assert summary.code == 1 and "vanished" in summary.failed["gone/seed0"]
+    assert not folder.exists() and Counter(fakes.calls(tmp_path / "out"))["train", "gone/seed0"] == 1
+    message = status(tmp_path, "gone/seed0")
+    assert message.status == "failed" and message.error_line == "RuntimeError: vanished"
+    (tmp_path / "out/away/back").touch()
+    subprocess.run(["mv", tmp_path / "out/away", folder], check=True)
+    assert run(tmp_path, sweep).code == 0 and (folder / "back").exists()
+    assert status(tmp_path, "gone/seed0").complete
+
+
+def test_a_run_directory_inside_another_is_named_and_not_trained_over(tmp_path):
+    sweep, folder = sweep_of(tmp_path, ["a"]), tmp_path / "out/runs/a/seed0"
+    (folder / "away/checkpoints").mkdir(parents=True)
+    (folder / "away/config.json").write_text("{}")
+    summary = run(tmp_path, sweep)
+    assert summary.code == 1 and f"{folder}/away: is a run directory inside" in summary.failed["a/seed0"]
+    assert fakes.calls(tmp_path / "out") == []
+    shutil.rmtree(folder / "away")
+    assert run(tmp_path, sweep).code == 0
 
 
 def chained(tmp_path, before, seeds=(0, 1)):
@@ -221,7 +248,7 @@ def test_a_run_of_another_config_is_refused_by_field_and_left_as_it_is(tmp_path)
 def test_configs_of_an_older_version_agree_and_are_compared_once_an_arm(tmp_path, monkeypatch):
     sweep = sweep_of(tmp_path, ["a"], seeds=range(4))
     plain = json.loads(json.dumps(fields.to_dict(sweep.runs()[0].base), default=lambda node: node.to_dict()))
-    del plain["eval"]["loss_tokens"]  # the older version did not have it
+    del plain["eval"]["sliding"]  # the older version did not have it
     for seed in range(4):
         write_json(state.run_dir(tmp_path, "a", seed) / "config.json", {**plain, "name": "a", "seed": seed})
     compared, slow = [], state.differences
