@@ -11,7 +11,10 @@ import hypothesis
 from training.runtime.fast_compile import hasten
 
 # Before JAX is imported anywhere. One folder for all workers of one user; corpora and compiled programs are shared.
-os.environ.setdefault("ABLAX_CACHE", str(Path(tempfile.gettempdir()) / f"ablax-tests-{os.getuid()}"))
+SHARED = Path(tempfile.gettempdir()) / f"ablax-tests-{os.getuid()}"
+SHARED.mkdir(mode=0o700, exist_ok=True)
+SHARED.chmod(0o700)  # refused where it is somebody else's
+os.environ.setdefault("ABLAX_CACHE", str(SHARED))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.environ["ABLAX_CACHE"] + "/compiled")
 Path(os.environ["JAX_COMPILATION_CACHE_DIR"]).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -21,7 +24,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # Where Python is told to leave no bytecode beside the code, it lies in the same folder: without any, each of some two
 # hundred processes would compile every module anew.
 if sys.dont_write_bytecode and os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = os.environ["ABLAX_CACHE"] + "/bytecode"
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(SHARED / "bytecode")
     sys.dont_write_bytecode = False
 # Compiling takes most of a test's time, in haste a quarter of it. `make test-all` compiles as users do.
 hasten()
