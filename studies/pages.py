@@ -41,7 +41,8 @@ def sign_of(one: Verdict) -> str:
 
 def overview(studies: Sequence[tuple[Study, Results | None, Sequence[Verdict]]]) -> str:
     """Returns docs/studies.md."""
-    found = [one for _, results, verdicts in studies if results for one in verdicts if not one.ordering.control]
+    judged = [one for _, _, verdicts in studies for one in verdicts if one.verdict != MISSING]
+    found = [one for one in judged if not one.ordering.control]
     lines = [
         "# Published comparisons, run again",
         "",
@@ -55,12 +56,14 @@ def overview(studies: Sequence[tuple[Study, Results | None, Sequence[Verdict]]])
     for study, results, verdicts in studies:
         lines += [f"## [{study.title}](studies/{study.name}.md)", "", study.question, ""]
         lines += _table(study, results, verdicts) if results else [_not_run(study)]
+        lines += ["", *_left_out(study)] if study.not_run else []
         lines.append("")
     contradicted = [(study, one) for study, _, verdicts in studies for one in verdicts if one.verdict == REVERSED]
     if contradicted:
         lines += ["## Contradicted", ""]
-        lines += [f"- {one.ordering.claim} ({one.ordering.source}): {size(one)}, {_seeds(one)}. "
-                  f"What was done to be sure is on [its page](studies/{study.name}.md)."
+        lines += ["Published orderings that came out the other way round, and what was done to be sure of each:", ""]
+        lines += [f"- **{one.ordering.claim}** ({one.ordering.source}; [{study.title}](studies/{study.name}.md)): "
+                  f"{size(one)}, {_seeds(one)}. {study.check_of(one.ordering)}"
                   for study, one in contradicted]  # fmt: skip
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
@@ -74,6 +77,13 @@ def _tally(found: Sequence[Verdict]) -> str:
 def _not_run(study: Study) -> str:
     runs = f"`make study NAME={study.name}` runs it; its protocol and sweep files are there."
     return " ".join(["Not run yet.", *([study.hours] if study.hours else []), runs])
+
+
+def _left_out(study: Study) -> list[str]:
+    """Returns what a study has not run, each with the hours of one core that it needs."""
+    return ["Not run, with the hours of one core that it needs:", ""] + [
+        f"- {what}: {hours:,.3g}" for what, hours in study.not_run.items()
+    ]
 
 
 def _table(study: Study, results: Results, verdicts: Sequence[Verdict]) -> list[str]:
@@ -142,13 +152,16 @@ def page(
         "",
     ]
     if results is None:
-        return "\n".join([*lines, _not_run(study)]) + "\n"
+        left = ["", *_left_out(study)] if study.not_run else []
+        return "\n".join([*lines, _not_run(study), *left]) + "\n"
     lines += _table(study, results, verdicts)
     lines += ["", _smallest(verdicts)]
     for file, title, caption in figures:
         lines += ["", f"![{title}]({file})", "", f"({caption})"]
     if study.remarks:
         lines += ["", "## What to make of it", "", *(f"- {one}" for one in study.remarks)]
+    if study.not_run:
+        lines += ["", "## What was not run", "", *_left_out(study)]
     lines += ["", "## What was measured", "", *_arms(study, results), "", *_conditions(study, results), *_runs(results)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -185,7 +198,7 @@ def _arms(study: Study, results: Results) -> list[str]:
 def _shown(measure: str, value: float) -> str:
     if not math.isfinite(value):
         return "\N{EM DASH}"
-    if measure in ("kv_bytes_per_token", "parameters"):
+    if measure in ("kv_bytes_per_token", "decode_bytes_per_step", "parameters"):
         return counted(round(value))
     return count(value)
 

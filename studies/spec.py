@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from configs.errors import UserError
+
 TRAINED = "trained"  # a run's own RoPE scaling
 
 LOSS, LOSS_AT, SLIDING, ACCURACY = "loss", "loss_at", "sliding", "accuracy"  # measures that are compared
@@ -43,6 +45,7 @@ class Ordering:
         cell, against: what is compared here, paired by seed.
         sign: of the published difference: 1, -1 or 0.
         care: nats (of shares: of 1) below which a difference does not matter; only of sign 0.
+        least: of shares with sign 0: below it neither cell says anything of the other, as where both are at chance.
         control: a further comparison that guards another's meaning, and no published ordering.
     """
 
@@ -53,6 +56,7 @@ class Ordering:
     against: Cell
     sign: int
     care: float = 0.01
+    least: float = 0.0
     control: bool = False
 
 
@@ -90,6 +94,8 @@ class Study:
         orderings: the family that Holm's correction is made over.
         charts: figures beside the forest plot.
         remarks: sentences on what the verdicts do and do not say, for its page.
+        checks: {beginning of a claim: what was done to be sure of it}; every reversed ordering must have one.
+        not_run: {what the question asks for and the study has not run: hours of one core that it needs}.
         hours: CPU hours of one run of all of it, measured or reckoned, and on what.
         columns: numbers a run that the page's table of arms shows: {measure: heading}.
     """
@@ -102,5 +108,18 @@ class Study:
     orderings: tuple[Ordering, ...]
     charts: tuple[Chart, ...] = ()
     remarks: tuple[str, ...] = ()
+    checks: Mapping[str, str] = field(default_factory=dict)
+    not_run: Mapping[str, float] = field(default_factory=dict)
     hours: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
+
+    def check_of(self, ordering: Ordering) -> str:
+        """Returns what was done to be sure of an ordering that came out reversed.
+
+        Raises:
+            UserError: the study does not say it.
+        """
+        for beginning, check in self.checks.items():
+            if ordering.claim.startswith(beginning):
+                return check
+        raise UserError(f"studies/{self.name}/study.py: checks: nothing begins {ordering.claim!r}, which is reversed")

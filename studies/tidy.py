@@ -34,6 +34,7 @@ NUMBERS = {  # numbers of a run that are shown and not compared: where they stan
     "train_seconds": ("info", "wall_time", "train"),
     "kv_bytes_per_token": ("info", "kv_bytes_per_token"),
     "decode_tokens_per_second": ("throughput", "decode", "tokens_per_second"),
+    "decode_bytes_per_step": ("throughput", "decode", "bytes_per_step"),
 }
 
 

@@ -5,12 +5,14 @@ report pools (over the arms of one study, or the scalings of one arm) where Bart
 correction is over all orderings of the study that were measured. A study that was looked at more than once tests, and
 makes its intervals, at the level that its last look may spend. "Shows" and "reversed" are resolved, in the published
 direction and against it. An ordering that says "no difference" shows where two one-sided tests place the difference
-within `care`, and is reversed where it is resolved to lie beyond `care`.
+within `care`, and is reversed where it is resolved to lie beyond `care`. It is left open where both shares are below
+its `least`.
 """
 
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import scipy  # a submodule loads at its first use
 
 from report.statistics import text_noise
@@ -51,7 +53,8 @@ def verdicts(study: Study, results: Results) -> list[Verdict]:
     tested = [_at_level(_p(one, gap), results) for one, gap in zip(study.orderings, gaps, strict=True)]
     adjusted, family = holm(tested), sum(map(math.isfinite, tested))
     found = zip(study.orderings, gaps, adjusted, strict=True)
-    return [_judged(Verdict(one, gap, MISSING, p, family)) for one, gap, p in found]
+    judged = [_judged(Verdict(one, gap, MISSING, p, family)) for one, gap, p in found]
+    return [replace(one, verdict=OPEN) if _at_chance(results, one) else one for one in judged]
 
 
 def difference(results: Results, cell: Cell, against: Cell) -> Difference:
@@ -107,6 +110,15 @@ def _with_text(results: Results, cell: Cell, against: Cell, noise: Noise) -> Noi
     variance, freedom = text_noise.variance(sums_SD, tokens_D)
     resampled = text_noise.bootstrap(sums_SD, tokens_D, noise.level)
     return replace(noise, text_variance=variance, text_freedom=freedom, resampled=resampled)
+
+
+def _at_chance(results: Results, one: Verdict) -> bool:
+    """Returns True where both cells of an ordering are below the share from which they say anything."""
+    ordering = one.ordering
+    if one.verdict == MISSING:
+        return False
+    means = [np.mean(list(results.values(cell).values())) for cell in (ordering.cell, ordering.against)]
+    return bool(max(means) < ordering.least)
 
 
 def _p(one: Ordering, gap: Difference) -> float:

@@ -15,7 +15,7 @@ STUDY = Study(
     title="Key/value groups at equal parameters",
     question="At equal parameters, what do fewer key/value heads cost in loss, and what do MHA's fewer or "
     "thinner heads cost that have the same cache?",
-    sweeps=("rates.py", "sweep.py"),
+    sweeps=("rates.py", "sweep.py", "decode.py"),
     published=(
         Published(SHAZEER, "Billion Word, decoder only, parameters matched by d_ff",
                   "dev perplexity MHA 29.9; MQA 30.2; h=1 31.2; h=2 31.1; h=4 31.0; h=8 30.9",
@@ -48,8 +48,22 @@ STUDY = Study(
         "resolve little of what is published; each row that is not resolved says below which difference it would see.",
         "Rates: the better of two for each arm, for most the lower one, so that a lower rate than tried may be better "
         "for an arm; in the study of head counts half of it was far worse for heads of 8 to 32 dims.",
-        "KV bytes are by formula. Decode speed was not measured for a verdict: the machine was shared.",
+        "Decode: 64 rows, a prompt of 256 tokens (`decode-` arms: shapes as above, untrained, since speed does not "
+        "depend on the weights). What can be held against the loss are the bytes that a step reads, parameters and "
+        "cache; the cache's part is, to the byte, what the compiled program allocates (`eval.memory`; MHA 35,651,584, "
+        "MQA 4,456,448). Tokens a second are of a machine under load: not ranked.",
     ),
+    not_run={
+        "0.010 nats between MQA and MHA, at the scatter of seeds found here (some 380 seeds of both)": 10,
+        "17 more seeds of every arm, which would show some 0.04 nats": 1.4,
+        "contexts of 1,024 tokens, three seeds": 1.2,
+        "width 256, three seeds": 1.5,
+        "uptraining GQA and MQA from MHA's checkpoints, as Ainslie et al. did, three seeds": 0.2,
+        "decode speed on an idle machine, six arms": 0.1,
+    },
     hours="It needs about 0.3 hours of one core here, reckoned from the study of head counts.",
-    columns={"kv_bytes_per_token": "KV bytes/token", "parameters": "parameters"},
+    columns={
+        "kv_bytes_per_token": "KV bytes/token", "parameters": "parameters",
+        "decode_bytes_per_step": "bytes a decode step", "decode_tokens_per_second": "decode tokens/s (under load)",
+    },
 )  # fmt: skip

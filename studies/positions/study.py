@@ -1,11 +1,13 @@
 """Positional schemes past the training length: what is compared and with which published figures."""
 
-from studies.spec import ACCURACY, LOSS_AT, SLIDING, Cell, Chart, Ordering, Published, Study
+from studies.spec import ACCURACY, LOCAL, LOSS_AT, SLIDING, Cell, Chart, Ordering, Published, Study
 
 ALIBI, SLID, NOPE = "ALiBi, table 5", "ALiBi, table 7", "Kazemnejad et al. 2023"
 KINDS = "none learned sinusoidal rope p_rope xpos alibi t5 kerple_log kerple_power fire cope".split()
 LENGTHS = (64, 128, 256, 1024)
-TASKS = ("copy", "induction", "recall")
+TASKS = {"copy": (40,), "recall": (40, 80)}  # tokens at which each is asked
+SCHEMES = {"copy": ("none", "rope", "alibi", "t5", "learned"), "recall": ("none", "rope", "alibi")}
+ASKED = {"copy": (20, 30, 40), "recall": (20, 40, 80)}
 
 
 def _grows(kind: str, measure: str, claim: str, source: str, published: str, sign: int) -> Ordering:
@@ -13,10 +15,18 @@ def _grows(kind: str, measure: str, claim: str, source: str, published: str, sig
     return Ordering(claim, source, published, cell, against, sign)
 
 
-def _task(task: str, other: str) -> Ordering:
-    cell, against = (Cell(f"{task}-{kind}", ACCURACY, 40) for kind in ("none", other))
+def _task(task: str, length: int, other: str) -> Ordering:
+    cell, against = (Cell(f"{task}-{kind}", ACCURACY, length) for kind in ("none", other))
     published = {"rope": "rank 0.69 against 0.33", "alibi": "rank 0.69 against 0.50"}[other]
-    return Ordering(f"Without positions {task} holds better at 2x than with {other}", NOPE, published, cell, against, 1)
+    source = NOPE if length == 40 else f"{NOPE}, in kind"
+    claim = f"Without positions {task} holds better at {length // 20}x than with {other}"
+    return Ordering(claim, source, published, cell, against, 1)
+
+
+def _local(task: str, length: int) -> Ordering:
+    local, cell = (Cell(f"{task}-none", measure, length) for measure in (LOCAL, ACCURACY))
+    claim = f"without positions, windows of 20 tokens take away {task} at {length // 20}x"
+    return Ordering(claim, "", "", local, cell, -1, control=True)
 
 
 STUDY = Study(
@@ -42,13 +52,21 @@ STUDY = Study(
         _grows("t5", LOSS_AT, "T5's bias degrades to 16x", f"{ALIBI}, figure 1", "in a figure", 1),
         Ordering("T5's bias degrades less than RoPE at 16x", f"{ALIBI}, figure 1", "in a figure",
                  Cell("text-t5", LOSS_AT, 1024), Cell("text-rope", LOSS_AT, 1024), -1),
-        *(_task(task, other) for task in TASKS for other in ("rope", "alibi")),
+        *(_task(task, length, other) for task, lengths in TASKS.items() for length in lengths
+          for other in ("rope", "alibi")),
+        *(_local(task, lengths[-1]) for task, lengths in TASKS.items()),
+        Ordering("ALiBi gains from what is more than 64 tokens back, at 16x", "", "",
+                 Cell("text-alibi", LOSS_AT, 1024), Cell("text-alibi", LOSS_AT, 1024, LOCAL), -1, control=True),
     ),
     charts=(
         *(Chart(key, title, "Trained at 64 tokens; means with 95% intervals over seeds.", "tokens",
                 {kind: {length: Cell(f"text-{kind}", measure, length) for length in LENGTHS} for kind in KINDS})
           for key, title, measure in (("long", "Loss in one long window", LOSS_AT),
                                       ("sliding", "Loss in sliding windows", SLIDING))),
+        *(Chart(task, f"{task.capitalize()} against length",
+                "Trained at 20 tokens; means with 95% intervals over seeds.", "tokens",
+                {kind: {length: Cell(f"{task}-{kind}", ACCURACY, length) for length in ASKED[task]}
+                 for kind in SCHEMES[task]}) for task in TASKS),
     ),
     hours="It needs about 1.5 hours of one core here, reckoned from single runs.",
     columns={"parameters": "parameters"},

@@ -101,6 +101,33 @@ def test_no_difference_must_be_shown_and_is_not_taken_from_what_is_open() -> Non
     assert verdict(0.05, 0, noise=0.002) == REVERSED
 
 
+def test_shares_that_are_both_at_chance_say_nothing_of_each_other() -> None:
+    ordering = Ordering("a recalls as b does", "", "", Cell("a", ACCURACY), Cell("b", ACCURACY), 0, 0.1)
+    made = table({"a": 0.02, "b": 0.02, "c": 0.02}, measure=ACCURACY, noise=0.001)
+    guarded = replace(ordering, least=0.5)
+    assert verdicts(study_of(ordering), made)[0].verdict == SHOWS
+    assert verdicts(study_of(guarded), made)[0].verdict == OPEN
+    one_solves = table({"a": 0.9, "b": 0.02, "c": 0.02}, measure=ACCURACY, noise=0.001)
+    assert verdicts(study_of(guarded), one_solves)[0].verdict == REVERSED
+
+
+def test_a_reversed_ordering_says_what_was_done_to_be_sure() -> None:
+    study = study_of(Ordering("a is worse than b", "X", "", Cell("a"), Cell("b"), 1))
+    made = table({"a": 1.67, "b": 1.7, "c": 1.8})
+    made = replace(made, about={"sweeps": {}})
+    with pytest.raises(results.UserError, match="'a is worse than b', which is reversed"):
+        pages.overview([(study, made, verdicts(study, made))])
+    checked = replace(study, checks={"a is worse": "Five seeds."}, not_run={"width 64": 5.0})
+    page = pages.overview([(checked, made, verdicts(checked, made))])
+    assert page.rstrip().endswith("5 seeds. Five seeds.") and "- width 64: 5\n" in page
+
+
+def test_orderings_that_were_not_measured_are_not_counted() -> None:
+    orderings = [Ordering("a is worse", "", "", Cell("a"), Cell(other), 1) for other in ("b", "never")]
+    study, made = study_of(*orderings), replace(table({"a": 1.73, "b": 1.7, "c": 1.8}), about={"sweeps": {}})
+    assert "on 1 published ordering: 1 shows" in pages.overview([(study, made, verdicts(study, made))])
+
+
 def test_shares_are_judged_in_points() -> None:
     ordering = Ordering("a recalls more", "", "", Cell("a", ACCURACY), Cell("b", ACCURACY), 1)
     made = table({"a": 0.9, "b": 0.5, "c": 0.5}, measure=ACCURACY, seeds=3)
