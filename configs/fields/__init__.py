@@ -128,8 +128,8 @@ def describe(kind: type) -> str:
     return words.get(kind, "text")
 
 
-def set_field(config: ConfigDict, name: str, value: Any) -> None:
-    """Sets a dotted field in place; text is not parsed here (see `parse_text`).
+def typed(name: str, value: Any) -> Any:
+    """Returns a value as a dotted field holds it: a list as a tuple, a whole number of a float field as a float.
 
     Raises:
         ConfigError: there is no such field, or the value has the wrong type.
@@ -140,9 +140,6 @@ def set_field(config: ConfigDict, name: str, value: Any) -> None:
         hint = f": it is a group of fields: {', '.join(inside)}" if inside else nearest(name, kinds)
         raise ConfigError(f"unknown field {name} (value {value!r}){hint}")
     kind = kinds[name]
-    *parents, last = name.split(".")
-    for parent in parents:
-        config = config[parent]
     if kind is tuple and isinstance(value, list):
         value = tuple(value)
     if isinstance(value, int) and value.bit_length() > BITS:
@@ -152,7 +149,19 @@ def set_field(config: ConfigDict, name: str, value: Any) -> None:
     optional = value is None and name in unset()
     if not (exact or widened or optional):
         raise ConfigError(f"{name} = {value!r}: must be {describe(kind)}")
-    value = float(value) if widened else value
+    return float(value) if widened else value
+
+
+def set_field(config: ConfigDict, name: str, value: Any) -> None:
+    """Sets a dotted field in place; text is not parsed here (see `parse_text`).
+
+    Raises:
+        ConfigError: there is no such field, or the value has the wrong type.
+    """
+    value = typed(name, value)
+    *parents, last = name.split(".")
+    for parent in parents:
+        config = config[parent]
     try:
         config[last] = value
     except TypeError:  # a copy has no placeholders, and what was unset has no type; rare: this walks every string

@@ -17,12 +17,9 @@ Each choice is an *assignment*, `{dotted field: value}`. Tuples are values (`(64
 ranges are lists of values.
 """
 
-import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-from ml_collections import ConfigDict
 
 from configs import fields
 from configs.errors import ConfigError, nearest
@@ -112,17 +109,10 @@ def unknown_field(name: str) -> str:
 def type_problems(field: str, value: Any) -> list[str]:
     """Returns the type problems of one value of a known field."""
     try:
-        fields.set_field(_schema(), field, value)
+        fields.typed(field, value)
     except ConfigError as error:
         return error.problems
     return []
-
-
-def _schema() -> ConfigDict:
-    return copy.deepcopy(_SCHEMA)
-
-
-_SCHEMA = fields.from_dict({})
 
 
 def fields_of(axis: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,5 @@
 """An expanded sweep: its studies, arms and runs, and how a hyperparameter is chosen for each arm."""
 
-import copy
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,7 +112,7 @@ class Run:
     @property
     def config(self) -> ConfigDict:
         """The run's own config, built at each access: the arm's with this seed, labelled with the arm's name."""
-        config = copy.deepcopy(self.base)
+        config = self.base.copy_and_resolve_references()
         config.seed = self.seed
         config.name = self.arm
         return config
