@@ -71,7 +71,7 @@ _ATTENTION = group(
     window_stages=field((), "a window that grows in training: dict(steps=, window=), ... before the model's own "
                         "windows; no query sees more in that stage"),
     pattern=field((), "heads by layer, repeated: dict(num_heads=, num_kv_heads=, head_dim=, theta=); what an item "
-                  "leaves out is the model's; empty: all layers alike"),
+                  "leaves out is the model's; empty: all layers the same"),
     qk_norm=field(False, "RMSNorm over head_dim of queries and keys, before rotation"),
     soft_cap=unset(float, "scores become cap * tanh(scores / cap); unset: none", _POSITIVE),
     sinks=field(False, "a learned score in each head's softmax, of a key with value 0 (gpt-oss)"),
@@ -278,7 +278,7 @@ _DATA = group(
                     _POSITIVE),
         vocab_size=field(64, "keys are drawn from the lower half, values from the upper",
                          rule("an even number, 6 or more", lambda value: value >= 6 and value % 2 == 0)),
-        power=field(0.01, "mqar_gaps: a question is at position g with p ~ g**(power - 1); 1: anywhere alike",
+        power=field(0.01, "mqar_gaps: a question is at position g with p ~ g**(power - 1); 1: uniform",
                     interval("(0, 1]")),
         filler=field("blank", "mqar_gaps: between questions token 0 (blank) or tokens of no pair (random)",
                      choice("blank", "random")),

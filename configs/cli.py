@@ -60,7 +60,7 @@ def load_module(path: str | Path, near: Path | None = None) -> ModuleType:
 
 
 def failed(path: str | Path, error: BaseException, file: Path) -> UserError:
-    """Returns what a config or sweep file's own failure is told as: with its line, where it is one of the file's."""
+    """Returns the message for a failure inside a config or sweep file, with its line if it is one of the file's."""
     return UserError(f"{path}: {_place(error, file)}{type(error).__name__}: {error}")
 
 
@@ -113,7 +113,7 @@ def _written(path: Path, near: Path | None) -> ConfigDict | None:
 
 
 def apply(config: ConfigDict, overrides: dict[str, Any]) -> None:
-    """Sets dotted fields in place; every problem is told at once.
+    """Sets dotted fields in place; every problem is reported at once.
 
     Raises:
         ConfigError: unknown fields or wrong types.

@@ -53,7 +53,7 @@ COMMANDS: dict[str, Command] = {
     "plan": Command("sweeps.plan", "what every arm of a sweep costs, before anything is trained", fields=""),
     "report": Command("report.build", "builds the report of a sweep or a run", "report.options:build"),
     "compare": Command("report.compare", "compares sweeps or runs from several folders", "report.options:compare"),
-    "study": Command("studies.run", "runs a published comparison anew, with its pages"),
+    "study": Command("studies.run", "runs a published comparison again, with its pages"),
     "ladder": Command("report.ladder", "gain in compute of every arm of a ladder"),
     "fields": Command("configs.fields.__main__", "every config field: default, allowed values, unit"),
     "inspect": Command("data.inspect", "shows the data of a config: documents, tokens, rows", fields=""),
@@ -112,7 +112,7 @@ def main(argv: list[str]) -> int | None:
 
 
 def split(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns a command's name, of one word or of two (`convert from_hf`), and what stands behind it."""
+    """Returns a command's name, of one word or of two (`convert from_hf`), and its declaration."""
     many = 2 if words[:1] and words[0] in GROUPS else 1
     return " ".join(words[:many]), list(words[many:])
 

@@ -23,7 +23,7 @@ PINNED: dict[str, Any] = {
     "jax_disable_most_optimizations": False,
 }
 TRUE, FALSE = ("y", "yes", "t", "true", "on", "1"), ("n", "no", "f", "false", "off", "0", "")
-# Settings that say where programs run, what is kept or what is told: no number depends on them.
+# Settings of where programs run, what is kept and what is printed: no number depends on them.
 HARMLESS = (
     "JAX_PLATFORM", "JAX_COMPILATION_CACHE", "JAX_ENABLE_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE", "JAX_RAISE_",
     "JAX_COORDINATOR", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS", "JAX_NUM_CPU_DEVICES",

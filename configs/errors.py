@@ -1,4 +1,4 @@
-"""A user's mistake, told in one line; `configs.cli.main` prints it and exits with 2."""
+"""A user's mistake, in one line; `configs.cli.main` prints it and exits with 2."""
 
 import difflib
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     for full in allowed:
         by_last.setdefault(full.rsplit(".", 1)[-1], []).append(full)
     close = difflib.get_close_matches(last, by_last, n=4, cutoff=0.6)
-    # Last parts that are nearly as close as the closest are told apart by the whole name.
+    # Among last parts that are nearly as close as the closest, the whole name decides.
     likeness = [difflib.SequenceMatcher(None, last, other).ratio() for other in close]
     near = [other for other, share in zip(close, likeness, strict=True) if share > likeness[0] - 0.1]
     candidates = [full for other in near for full in by_last[other]] if near else allowed

@@ -57,7 +57,7 @@ def pending() -> list[int]:
 
 
 def answered() -> list[int]:
-    """Says that whoever was asked to stop knows it: nothing is sent again. Returns what had come."""
+    """Records that the receiver has the signal, so that it is not sent again. Returns the signal received."""
     with _lock:
         came = list(_asked)
         _asked.clear()

@@ -1,4 +1,4 @@
-"""What a result is of, and whether that is this run as it stands now and this question.
+"""What a result is of, and whether that is this run in its present state and this question.
 
 Every result file holds `of`:
 
@@ -9,8 +9,8 @@ Every result file holds `of`:
     data        what the run was trained on: {fingerprint, documents, split, tokenizer}
     question    every setting that shapes the number, by its dotted name, and what unset ones resolved to
 
-`directory` returns the same, but for the question, of a run directory as it stands. `difference` compares two of them
-and says in one line what differs; it is the one function that every reader asks. Two results of different runs are
+`directory` returns the same, but for the question, of a run directory's present state. `difference` compares two of
+them and says in one line what differs; it is the one function that every reader asks. Two results of different runs are
 compared by `other_questions`. A setting shapes every number unless its `compare` in the schema says otherwise, so that
 a new one makes results incomparable until it is declared. Files of earlier versions have no `of`: they are judged by
 the step and the settings they hold, and what they do not hold is unknown, which is not a difference but can be asked
@@ -119,7 +119,7 @@ def parents_of(source: str | Path, step: int) -> list[dict[str, Any]]:
 
 
 def directory(workdir: str | Path, step: int | None = None) -> dict[str, Any]:
-    """Returns what a run directory is as it stands: run, step, checkpoint, parents, data; None for what is not known.
+    """Returns the present state of a run directory: run, step, checkpoint, parents, data; None for what is not known.
 
     Args:
         workdir: the run directory.
@@ -306,7 +306,7 @@ def _part(value: Any, name: str) -> Any:
 
 
 def problem(workdir: Path, evaluation: str, now: Mapping[str, Any] | None = None) -> str:
-    """Returns why WORKDIR/eval/NAME.json is no result of this run as it stands and of what its config asks, or "".
+    """Returns why WORKDIR/eval/NAME.json is no result of this run's present state and of its config's question, or "".
 
     Args:
         workdir: the run directory.

@@ -24,7 +24,7 @@ class TokenStream:
     Attributes:
         tokens: unsigned [N], memory-mapped.
         starts: int64 [documents + 1], where each document begins; the last is N.
-        byte_counts: uint32 [N], the UTF-8 bytes of text each token stands for, 0 for separators; validation only.
+        byte_counts: uint32 [N], the UTF-8 bytes of text in each token, 0 for separators; validation only.
         bytes_per_token: None: `byte_counts` has them.
         separated: whether documents end with a separator.
 

@@ -40,7 +40,7 @@ class Tokenizer(Protocol):
         """Returns the ids of a text, int32 [n], without special tokens."""
 
     def encode_all(self, texts: Iterable[str]) -> Iterator[Encoded]:
-        """Yields each text's ids, int32 [n], and the number of its UTF-8 bytes that each stands for, int32 [n]."""
+        """Yields each text's ids, int32 [n], and the number of its UTF-8 bytes in each, int32 [n]."""
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Returns the text of ids; invalid parts become the replacement character."""

@@ -61,7 +61,7 @@ class KeyValues(NamedTuple):
     track: Track  # where the S tokens lie
 
 
-class Core(nnx.Module):
+class AttentionBase(nnx.Module):
     """The base of every kind of attention: how scores become weights, and the kernel that runs."""
 
     # Called with (q, k, v, what the heads attended to, their outputs, what else `kernels.attend` was asked) where
@@ -153,7 +153,7 @@ class Core(nnx.Module):
         return out_BTHV if self.gate is None else self.gate.applied(out_BTHV, x_BTD[:, -T:])
 
 
-class Attention(Core):
+class Attention(AttentionBase):
     """softmax(scale * q k^T + bias, under the mask) v for H query heads over G key/value heads (GQA, 2305.13245).
 
     head_dim is free of the width: q is [D, H K], k and v are [D, G K], the output [H K, D]. The fused layout is one

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from ml_collections import ConfigDict
 
-from models.attention import Core, KeyValues, Rows
+from models.attention import AttentionBase, KeyValues, Rows
 from models.declared.parameter import Parameters, under
 from models.decoding.kv_cache import Entry, Track
 from models.kernels import KERNELS
@@ -15,7 +15,7 @@ from models.layers import Initializer, Linear, Norm
 from models.positions import Scheme
 
 
-class LatentAttention(Core):
+class LatentAttention(AttentionBase):
     """Attention whose keys and values are made of a latent c_kv that all heads share.
 
         c_kv = norm(W_dkv x)      k_rope = turn(W_kr x)      c_q = norm(W_dq x), or x without a query rank
@@ -61,7 +61,7 @@ class LatentAttention(Core):
             return q_nope, scheme.rotate(q_rope, rows.positions, rows.lengths)
 
     def latents(self, x_BTD: Array, rows: Rows, scheme: Scheme) -> dict[str, Array]:
-        """Returns what the cache keeps: c_kv [B, T, 1, kv_rank], normalised, and k_rope [B, T, 1, rope_dim], turned."""
+        """Returns what the cache keeps: normalized c_kv [B, T, 1, kv_rank] and rotated k_rope [B, T, 1, rope_dim]."""
         assert self.kv_down is not None and self.kv_norm is not None
         with jax.named_scope("kv_projection"):
             c, k_rope = jax.lax.split(self.kv_down(x_BTD), (self.kv_rank, self.rope_dim), axis=2)

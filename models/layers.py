@@ -1,6 +1,6 @@
 """The small parts of a block: how parameters begin, linear maps, norms and MLPs.
 
-Parameters of the blocks are stacked: a leading axis L of layers stands before the shapes written here. The modules are
+Parameters of the blocks are stacked: a leading axis L of layers precedes the shapes written here. The modules are
 *called* on one layer's slice, which `models/transformer.py` takes.
 """
 

@@ -365,7 +365,7 @@ class Transformer(nnx.Module):
         layers: Sequence[Block] | None,
         last_only: bool,
     ) -> tuple[Array, tuple[Entry, ...]]:
-        """Runs a step whose frequencies depend on the length: anew from the tokens where the old keys do not serve."""
+        """Runs a step whose frequencies depend on the length: from the tokens where the old keys cannot be used."""
         placement = rows.placement
         assert placement is not None and placement.cache.tokens is not None
         cache, tokens = placement.cache, placement.cache.tokens
@@ -390,13 +390,13 @@ class Transformer(nnx.Module):
         def step() -> Any:
             return self._run(tokens_BT, dataclasses.replace(rows, lengths=lengths), dropout_key, layers, last_only)
 
-        def anew() -> Any:
+        def recomputed() -> Any:
             every = Rows(cache.positions, cache.segments, new, placement.again())
             x, entries = self._run(tokens, every, dropout_key, layers, False)
             x = jax.lax.dynamic_slice_in_dim(x, placement.start, tokens_BT.shape[1], axis=1)
             return x[:, -1:] if last_only else x, entries
 
-        return jax.lax.cond(serves, step, anew)
+        return jax.lax.cond(serves, step, recomputed)
 
 
 def _saved_attention(primitive: Any, *args: Any, **params: Any) -> Any:

@@ -17,7 +17,7 @@ here have up to a million parameters and see minutes of training, so a row says 
 size, and nothing about the models that it was published for. Differences are the first condition minus the second,
 nats a token unless said otherwise, paired by seed, with 95% intervals; a verdict also passes Holm's correction over its
 study. Every study has a protocol that was written before its runs, and every page and figure is made from committed
-results alone: `python -m studies.build`. `make study NAME=heads` runs one anew.""".splitlines()
+results alone: `python -m studies.build`. `make study NAME=heads` runs one again.""".splitlines()
 
 
 def size(one: Verdict) -> str:
@@ -136,7 +136,7 @@ def page(
         f"{study.name}/study.py); {listed([f'[{file}](../../studies/{study.name}/{file})' for file in study.sweeps])}.",
         "",
         "```sh",
-        f"make study NAME={study.name}      # runs it anew; a stopped run goes on",
+        f"make study NAME={study.name}      # runs it again; a stopped run continues",
         f"python -m studies.build {study.name}   # this page and its figures, from the committed results",
         "```",
         "",

@@ -1,4 +1,4 @@
-"""`python -m studies.run NAME --out=DIR`: runs a study anew, then makes its results and pages. `make study NAME=heads`.
+"""`python -m studies.run NAME --out=DIR`: runs a study again, then makes its results and pages (`make study`).
 
 Each of its sweeps is launched in turn (`python -m sweeps.launch`), into DIR/NAME/SWEEP; what is done is not done again.
 Then the results in studies/NAME are replaced by the new ones and docs/ is built from them. A sweep with a run that

@@ -38,7 +38,7 @@ def _study(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(study: Study, folder: Path) -> Path:
-    """Writes a study's shrunk sweep files; returns the folder that stands for studies/."""
+    """Writes a study's shrunk sweep files; returns the folder to use in place of studies/."""
     (folder / study.name).mkdir(parents=True, exist_ok=True)
     for file in study.sweeps:
         source = str(ROOT / study.name / file)

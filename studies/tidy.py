@@ -104,7 +104,7 @@ def _number(run: Run, where: str, *keys: str) -> float:
 
 
 def _check(sweep: Sweep, file: Path) -> None:
-    """Refuses a directory that is not of this sweep file as it stands."""
+    """Refuses a directory that is not of this sweep file in its present state."""
     raw = json.loads(ordinary(sweep.directory / "sweep.json").read_text(encoding="utf-8"))
     if raw.get("text") != file.read_text(encoding="utf-8"):
         raise UserError(f"{sweep.directory}: was made from another {file.name} than {file}")

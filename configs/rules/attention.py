@@ -207,7 +207,7 @@ def _item(model: ConfigDict, name: str, field: str, value: Any) -> list[str]:
 
 
 def _shared(model: ConfigDict) -> list[str]:
-    """What stands in the way of keys and values that layers share, and of values that are keys."""
+    """Returns what cannot be combined with keys and values that layers share, and with values that are keys."""
     attention, result = model.attention, []
     share, first = attention.kv_share, attention.kv_share_from
     if share == 1 and first:

@@ -29,7 +29,7 @@ class Declared:
         words: written through the run's tokenizer.
         counted: may hold any number of pairs, needles, hops or tokens; else it holds one.
         pairs: of key-value pairs: their number and vocabulary are those of `data.mqar`, and beyond the training length
-            filler stands before the questions. Else `data.retrieval` has them.
+            filler is before the questions. Else `data.retrieval` has them.
         tokens: bare tokens: n to the tokens that a row of n has at least, its last target included.
         vocabulary: bare tokens: n to the tokens of vocabulary that a row of n needs at least.
         numbers: what the number n must be, beside a whole number above 0: (words, test).
@@ -81,9 +81,9 @@ RETRIEVAL: dict[str, Declared] = {
         vocabulary=lambda n: n + 2,  # one is left for filler
     ),
     "induction_complete": Declared("induction", tokens=lambda n: 4, vocabulary=lambda n: 4),
-    # A mark between what is told and what is asked; a blank and a mark.
+    # A mark between statements and questions; a blank and a mark.
     "selective_copy": Declared("selective_copy", counted=True, tokens=lambda n: 2 * n + 1, vocabulary=lambda n: 2 + 4),
-    # Half of the pairs, rounded up, are told again with another value.
+    # Half of the pairs, rounded up, are stated again with another value.
     "forgetting_mqar": Declared(
         "forgetting_mqar",
         counted=True,

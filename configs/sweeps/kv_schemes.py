@@ -28,7 +28,7 @@ def get_sweep() -> dict:
         fixed={
             "model.width": 256,
             "model.num_heads": 8,
-            "eval.throughput.new_tokens": 128,  # decoding is where the cache tells
+            "eval.throughput.new_tokens": 128,  # the cache matters in decoding
         },
         axes=[
             {

@@ -6,7 +6,7 @@ nearly a whole window. A loss that falls with the length in the first and not in
 the length (the ALiBi trap; docs/log.md has the figures of five).
 
 The table of learned positions has rows for 16 times the training length on text, of which training never touches those
-beyond it. Without any scheme (none) the causal mask alone tells positions apart. The arms that read the scores
+beyond it. Without any scheme (none) the causal mask alone distinguishes positions. The arms that read the scores
 themselves (cope) run on the plain core, whose cost is not the others': compare their quality, not their throughput.
 """
 

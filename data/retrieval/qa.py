@@ -1,7 +1,7 @@
 """Question answering (RULER, 2404.06654, appendix B): a question about one paragraph among many of the same file.
 
 Paragraphs are those of `data.retrieval.questions`, a file in SQuAD's format. The paragraph that answers lies among as
-many others as fill the row, its place is the depth, and the question stands at the row's end. The answer's tokens are
+many others as fill the row, its place is the depth, and the question is at the row's end. The answer's tokens are
 those that it has in its paragraph.
 
 Training and evaluation share no paragraph, asked about or not (`squad.Squad`). The other paragraphs of a row are drawn
@@ -87,7 +87,7 @@ class QuestionAnswering(TextTask):
         return self.room
 
     def sample(self, dice: Dice, needles: int) -> Sample:
-        """See `TextTask`: of training and evaluation alike, of which `rows` takes one."""
+        """See `TextTask`: of both training and evaluation, of which `rows` takes one."""
         side = self.squad.sides[dice.below(2)]
         question = side.questions[dice.below(len(side.questions))]
         text = self.squad.paragraphs[question.paragraph]

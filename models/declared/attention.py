@@ -69,7 +69,7 @@ def _gqa(model: ConfigDict) -> Parameters:
 
 def _differential(model: ConfigDict) -> Parameters:
     dim = model.head_dim
-    # The authors draw them at a deviation of 0.1, which `fan_in` stands for.
+    # The authors draw them at a deviation of 0.1, which `fan_in` gives.
     lambdas = Parameter(
         shape=(4, dim),
         start=Matrix((("attention.lambdas", dim),), 100),

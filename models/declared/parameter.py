@@ -64,7 +64,7 @@ class Parameter:
     heads: tuple[str, ...] = ()  # what lies side by side on `head_axis`: QUERY or KV; empty: no head owns a part
     head_axis: int = -1
     layers: tuple[int, ...] = ()  # the layers that it serves; empty: it is of no layer
-    stacked: bool = False  # an axis of `layers` stands before `shape`; else they share one
+    stacked: bool = False  # an axis of `layers` precedes `shape`; else they share one
 
     def __post_init__(self) -> None:
         if self.part not in PARTS:

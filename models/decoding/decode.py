@@ -34,7 +34,7 @@ def prefill(
         cache: empty; it is donated.
         tokens_BT: the prompts.
         positions_BT: each token's place in its own sequence; None: 0 .. T - 1.
-        segments_BT: 0 for padding, which stands on the left; None: no padding.
+        segments_BT: 0 for padding, which is on the left; None: no padding.
 
     Raises:
         ValueError: the prompt is longer than the cache.
@@ -49,7 +49,7 @@ def step(
 ) -> tuple[Array, KVCache]:
     """Returns float32 logits [B, V] after one more token a row, and the cache with it; the cache is donated.
 
-    A cache without room gives NaN; `KVCache.room_for` tells before.
+    A cache without room gives NaN; `KVCache.room_for` checks before.
     """
     model = nnx.merge(graphdef, params)
     positions = None if positions_B is None else positions_B[:, None]
@@ -83,7 +83,7 @@ def generate(
         params: its parameters.
         tokens_BT: the prompts.
         max_new: tokens to add to each row.
-        mask_BT: 1 for a token, 0 for padding, which stands on the left: 0 0 1 1 1 puts the tokens at places 0 1 2.
+        mask_BT: 1 for a token, 0 for padding, which is on the left: 0 0 1 1 1 puts the tokens at places 0 1 2.
         temperature: 0: the likeliest token; else logits are divided by it and a token is drawn.
         top_p: share of the probability, after the temperature, that tokens are drawn from (see `nucleus`).
         key: for drawing.
@@ -202,7 +202,7 @@ def nucleus(logits: Array, top_p: Array | float) -> Array:
     order = jnp.argsort(logits, axis=-1, descending=True, stable=True)
     likeliest = jax.nn.softmax(jnp.take_along_axis(logits, order, axis=-1), axis=-1)
     before = jnp.cumsum(likeliest, axis=-1) - likeliest
-    # The sum reaches 1 by rounding before the last tokens; the first token's own share is all that stands before none.
+    # The sum reaches 1 by rounding before the last tokens; only the first token has a sum of exactly 0 before it.
     keep = (before < top_p).at[..., 0].set(True) | (jnp.asarray(top_p) >= 1)
     kept = jnp.put_along_axis(jnp.zeros_like(keep), order, keep, axis=-1, inplace=False)
     return jnp.where(kept, logits, -jnp.inf)

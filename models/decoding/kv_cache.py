@@ -70,15 +70,15 @@ class Track:
 class KVCache:
     """What every layer that has keys and values of its own keeps of the tokens so far.
 
-    Keys are kept turned by their positions, but where they are the values too (`tie_kv`): those are turned as they are
-    read.
+    Keys are kept rotated by their positions, except where they are the values too (`tie_kv`): those are rotated when
+    they are read.
 
     Each layer has arrays of its own, so that a step writes its slot in place. A row holds `capacity` tokens and a
     further one is an error, unless all layers roll: such a cache never fills.
 
     Where a RoPE scaling changes with the length, the keys of one length do not serve the next: nor do the hidden states
     behind them, from the second layer on. Such a cache also keeps the tokens (`capacity` of them, so it does fill),
-    from which the model computes it anew when the frequencies change.
+    from which the model recomputes it when the frequencies change.
     """
 
     entries: tuple[Entry, ...]
@@ -325,7 +325,7 @@ class Placement:
         return {**written, **rest}, _read(both, batch, dtype), track
 
     def again(self) -> "Placement":
-        """Returns all tokens that the cache holds (it keeps them) in their slots, to compute what it keeps anew."""
+        """Returns all tokens that the cache holds (it keeps them) in their slots, to recompute what it keeps."""
         whole, length = self.cache.tracks[self.cache.capacity], self.cache.length
         assert whole.segments is not None
         slots = {}

@@ -55,7 +55,7 @@ def attend(
         q_BTHK: queries.
         k_BSGK: keys; G divides H.
         v_BSGV: values; their dim may differ from the keys'. xla, cudnn and flash pad the smaller of K and V with zeros.
-        q_positions: int32 [B|1, T]; None: S - T + i for query i, so the last query stands at the last key.
+        q_positions: int32 [B|1, T]; None: S - T + i for query i, so the last query is at the last key.
         kv_positions: int32 [B|1, S]; None: 0 .. S - 1.
         q_segments: int32 [B|1, T]; 0 is padding, which neither sees nor is seen. Both segments or neither.
         kv_segments: int32 [B|1, S].

@@ -78,7 +78,7 @@ class Job:
 
     @property
     def offset(self) -> int:
-        """The key row that query 0 stands at."""
+        """The key row of query 0."""
         return self.S - self.T
 
     def bounds(self, rows: Span) -> tuple[Index, Index, Index, Index]:

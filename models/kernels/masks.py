@@ -11,7 +11,7 @@ from jax import Array
 class Masking:
     """A key is visible iff it is in the query's segment (not 0), not after it, and nearer than the window.
 
-    Without positions, query i stands at S - T + i and key j at j: the last query sees the last key (bottom-right).
+    Without positions, query i is at S - T + i and key j at j: the last query sees the last key (bottom-right).
     `aligned` promises that query i is key row S - T + i and that positions grow along a row within each segment, so
     that what the order of rows hides, positions hide too.
     """
@@ -28,7 +28,7 @@ class Masking:
 
     @property
     def offset(self) -> int:
-        """The key row that query 0 stands at."""
+        """The key row of query 0."""
         return self.kv_len - self.q_len
 
     @property

@@ -10,7 +10,7 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from models.positions.head_bias import HeadBias, Numbers
+from models.positions.head_bias import HeadBias, Scalars
 from models.positions.scheme import Scheme
 
 
@@ -43,8 +43,8 @@ class Alibi(Scheme):
     def bias(self) -> HeadBias:
         """Returns the function of query positions [B|1, T] and key positions [B|1, S] that is added: [B|1, H, T, S]."""
 
-        def of_head(numbers: Numbers, q: Array, k: Array) -> Array:
-            return -numbers["slope"] * jnp.abs(q - k).astype(jnp.float32)
+        def of_head(scalars: Scalars, q: Array, k: Array) -> Array:
+            return -scalars["slope"] * jnp.abs(q - k).astype(jnp.float32)
 
         slopes_H = jnp.asarray(slopes(self.num_heads))
         return HeadBias(of_head, {"slope": slopes_H}, constant=frozenset({"slope"}))

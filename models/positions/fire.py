@@ -8,7 +8,7 @@ from flax import nnx
 from jax import Array, lax
 from ml_collections import ConfigDict
 
-from models.positions.head_bias import HeadBias, Numbers
+from models.positions.head_bias import HeadBias, Scalars
 from models.positions.layered import parameters
 from models.positions.scheme import Scheme
 
@@ -49,13 +49,13 @@ class Fire(Scheme, nnx.Module):
             out = jnp.einsum("btsf,fh->bhts", hidden, out_FH, precision=lax.Precision.HIGHEST)
             return out + out_bias_H[:, None, None]
 
-        def quotient(numbers: Numbers, q: Array, k: Array) -> Array:
+        def quotient(scalars: Scalars, q: Array, k: Array) -> Array:
             distance = jnp.abs(q - k).astype(jnp.float32)
-            furthest = jnp.maximum(q.astype(jnp.float32), numbers["threshold"])
-            c = numbers["c"]
+            furthest = jnp.maximum(q.astype(jnp.float32), scalars["threshold"])
+            c = scalars["c"]
             return jnp.log1p(c * distance) / (jnp.log1p(c * furthest) + EPS)
 
-        def unit(row: Numbers, x: Array) -> Array:
+        def unit(row: Scalars, x: Array) -> Array:
             before = x * row["hidden"] + row["hidden_bias"]
             return row["out"] * jnp.where(before > 0, before, 0.0)
 
@@ -67,8 +67,8 @@ class Fire(Scheme, nnx.Module):
         }
         rows = {name: jnp.broadcast_to(x[:, None], (x.shape[0], H)) for name, x in by_unit.items()}
         rows["out"] = jnp.concatenate([out_FH, out_bias_H[None]])
-        numbers = {"c": jnp.broadcast_to(c, (H,)), "threshold": jnp.broadcast_to(threshold, (H,))}
-        return HeadBias(quotient, numbers, rows, unit, whole=added)
+        scalars = {"c": jnp.broadcast_to(c, (H,)), "threshold": jnp.broadcast_to(threshold, (H,))}
+        return HeadBias(quotient, scalars, rows, unit, whole=added)
 
 
 def build(config: ConfigDict, rngs: nnx.Rngs | None) -> Fire:

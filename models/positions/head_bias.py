@@ -8,37 +8,37 @@ import jax.numpy as jnp
 from jax import Array
 
 # name -> one number of a head, float32 [].
-Numbers = dict[str, Array]
+Scalars = dict[str, Array]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadBias:
-    """A bias function (see `scheme.BiasFunction`) that also says how one head computes it from a few numbers.
+    """A bias function (see `scheme.BiasFunction`) that also says how one head computes it from a few scalars.
 
-    Without rows a head's bias is `function(numbers, q, k)`. With N rows it is the sum over n of
-    `row({name: rows[name][n]}, function(numbers, q, k))`, which a kernel runs as a loop: a small network or a table.
+    Without rows a head's bias is `function(scalars, q, k)`. With N rows it is the sum over n of
+    `row({name: rows[name][n]}, function(scalars, q, k))`, which a kernel runs as a loop: a small network or a table.
 
     `function` and `row` are called inside a kernel. So they consist of elementwise operations, hold no arrays of their
     own, and q and k, int32 positions of queries and keys, broadcast against each other ([T, 1] with [1, S], or
-    [1, T] with [S, 1]). Kernels differentiate them. Whatever is learned or differs by head is in `numbers` and `rows`.
+    [1, T] with [S, 1]). Kernels differentiate them. Whatever is learned or differs by head is in `scalars` and `rows`.
 
     Attributes:
-        function: (numbers, q, k) -> float32 [T, S], or [S, T] where q and k are given so.
-        numbers: name -> float32 [H].
+        function: (scalars, q, k) -> float32 [T, S], or [S, T] where q and k are given so.
+        scalars: name -> float32 [H].
         rows: name -> float32 [N, H].
         row: (one row of `rows`, what `function` returns) -> float32 of the same shape.
         active: (one row, least and largest of what `function` returns in a block) -> whether the row adds anything but
             zeros there; None: always.
-        constant: names in `numbers` and `rows` that get no gradient.
+        constant: names in `scalars` and `rows` that get no gradient.
         whole: the function of (q_positions [B|1, T], kv_positions [B|1, S]) -> [B|1, H, T, S], where plain array
             operations do better than the definition by head; None: derived from it.
     """
 
-    function: Callable[[Numbers, Array, Array], Array]
-    numbers: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    function: Callable[[Scalars, Array, Array], Array]
+    scalars: Mapping[str, Array] = dataclasses.field(default_factory=dict)
     rows: Mapping[str, Array] = dataclasses.field(default_factory=dict)
-    row: Callable[[Numbers, Array], Array] | None = None
-    active: Callable[[Numbers, Array, Array], Array] | None = None
+    row: Callable[[Scalars, Array], Array] | None = None
+    active: Callable[[Scalars, Array, Array], Array] | None = None
     constant: frozenset[str] = frozenset()
     whole: Callable[[Array, Array], Array] | None = None
 
@@ -47,8 +47,8 @@ class HeadBias:
         if self.whole is not None:
             return self.whole(q_positions, kv_positions)
 
-        def of_head(numbers: Numbers, rows: Numbers) -> Array:
-            x = self.function(numbers, q_positions[:, :, None], kv_positions[:, None, :])
+        def of_head(scalars: Scalars, rows: Scalars) -> Array:
+            x = self.function(scalars, q_positions[:, :, None], kv_positions[:, None, :])
             if self.row is None:
                 return x
             row = self.row
@@ -56,7 +56,7 @@ class HeadBias:
                 0, self.count, lambda n, total: total + row({k: v[n] for k, v in rows.items()}, x), jnp.zeros_like(x)
             )
 
-        return jax.vmap(of_head, in_axes=(0, 1), out_axes=1)(dict(self.numbers), dict(self.rows))
+        return jax.vmap(of_head, in_axes=(0, 1), out_axes=1)(dict(self.scalars), dict(self.rows))
 
     @property
     def count(self) -> int:
@@ -66,7 +66,7 @@ class HeadBias:
     @property
     def num_heads(self) -> int:
         """H."""
-        return next(iter({**self.numbers, **self.rows}.values())).shape[-1]
+        return next(iter({**self.scalars, **self.rows}.values())).shape[-1]
 
     def of_heads(self, first: Array | int, number: int) -> "HeadBias":
         """Returns the bias of `number` heads from `first` on."""
@@ -81,7 +81,7 @@ class HeadBias:
 
         return dataclasses.replace(
             self,
-            numbers={name: cut(x) for name, x in self.numbers.items()},
+            scalars={name: cut(x) for name, x in self.scalars.items()},
             rows={name: cut(x) for name, x in self.rows.items()},
             whole=None if whole is None else some,
         )

@@ -9,7 +9,7 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from models.positions.head_bias import HeadBias, Numbers
+from models.positions.head_bias import HeadBias, Scalars
 from models.positions.layered import parameters
 from models.positions.scheme import Scheme
 
@@ -48,9 +48,9 @@ class Kerple(Scheme, nnx.Module):
         r1_H = within(self.bias_r1[...], LEAST, float("inf"))
         r2_H = within(self.bias_r2[...], LEAST, MOST[self.kind])
 
-        def of_head(numbers: Numbers, q: Array, k: Array) -> Array:
+        def of_head(scalars: Scalars, q: Array, k: Array) -> Array:
             distance = jnp.abs(q - k).astype(jnp.float32)
-            return KERNELS[self.kind](numbers["r1"], numbers["r2"], distance)
+            return KERNELS[self.kind](scalars["r1"], scalars["r2"], distance)
 
         return HeadBias(of_head, {"r1": r1_H, "r2": r2_H})
 

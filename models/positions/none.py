@@ -1,4 +1,4 @@
-"""No positions at all (NoPE, arXiv 2305.19466): the causal mask alone tells the order."""
+"""No positions at all (NoPE, arXiv 2305.19466): the causal mask alone gives the order."""
 
 import dataclasses
 

@@ -8,7 +8,7 @@ from flax import nnx
 from jax import Array, lax
 from ml_collections import ConfigDict
 
-from models.positions.head_bias import HeadBias, Numbers
+from models.positions.head_bias import HeadBias, Scalars
 from models.positions.layered import parameters
 from models.positions.scheme import Scheme
 
@@ -62,13 +62,13 @@ class T5(Scheme, nnx.Module):
             hot_BTSN = (bucket[..., None] == jnp.arange(self.buckets)).astype(jnp.float32)
             return jnp.einsum("btsn,nh->bhts", hot_BTSN, table_NH, precision=lax.Precision.HIGHEST)
 
-        def distance_of(numbers: Numbers, q: Array, k: Array) -> Array:
+        def distance_of(scalars: Scalars, q: Array, k: Array) -> Array:
             return jnp.clip(q - k, 0, self.max_distance).astype(jnp.float32)
 
-        def in_bucket(row: Numbers, distance: Array) -> Array:
+        def in_bucket(row: Scalars, distance: Array) -> Array:
             return jnp.where((distance >= row["low"]) & (distance < row["high"]), row["value"], 0.0)
 
-        def active(row: Numbers, least: Array, largest: Array) -> Array:
+        def active(row: Scalars, least: Array, largest: Array) -> Array:
             return (row["low"] <= largest) & (row["high"] > least)
 
         # Bucket n holds the distances low[n] .. high[n] - 1; a bucket between two others may hold none.

@@ -268,7 +268,7 @@ PLACES: dict[str, tuple[Literal["left", "right"], int, int]] = {
 def _label_front(
     rows: list[dict[str, Any]], costs: tuple[float, float], ends: tuple[float, float], more: bool, higher: bool
 ) -> None:
-    """Sets each row's `name` and `label`, the place of PLACES where it stands: first where it covers no other point.
+    """Sets each row's `name` and `label`, its place among PLACES: first where it covers no other point.
 
     The label is empty beside the Pareto front, and where names would meet.
 

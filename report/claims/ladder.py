@@ -68,7 +68,7 @@ class Results:
 
 
 def tested(result: Results | None) -> list[float]:
-    """Returns p of every claim of a ladder: of each arm but the baseline at each rung, nan where nothing is told."""
+    """Returns p of every claim of a ladder: of each arm but the baseline at each rung, nan where nothing is claimed."""
     return [lead.p for _, lead in _claims(result)]
 
 
@@ -394,7 +394,7 @@ def _headline(result: Results, one: Result) -> str:
 
 
 def _resolved(gain: Gain, lead: Lead) -> str:
-    """Returns whether a gain is told from 1, and why one is not whose own interval leaves 1 out."""
+    """Returns whether a gain differs from 1, and why one does not whose own interval excludes 1."""
     if not gain.low > 1 and not gain.high < 1:
         return " (not resolved from 1)"
     if math.isnan(lead.p):

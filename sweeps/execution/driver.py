@@ -135,13 +135,13 @@ class Driver:
 
         Results of a run that is not done yet would not be of the finished run.
         """
-        stands = self.board[run.key]
-        if stands.status == "diverged":
+        current = self.board[run.key]
+        if current.status == "diverged":
             return None
-        again = {*stands.missing, *stands.eval_errors} if stands.status == "done" else {*run.evals}
+        again = {*current.missing, *current.eval_errors} if current.status == "done" else {*run.evals}
         left = [name for name in run.evals if name in again]
         evals = tuple(name for name in left if timed or name not in TIMED)
-        if stands.status == "done" and not evals:
+        if current.status == "done" and not evals:
             return None
         return Job(
             str(self.directory), run.study, run.arm, run.seed, {}, evals,  # the config is filled in at the start
@@ -238,11 +238,11 @@ class Driver:
         config = select.decided(self.directory, run) if decided else run.config
         return replace(job, config=state.bound(self.directory, config, job.workdir))
 
-    def _put(self, key: str, stands: RunState) -> None:
+    def _put(self, key: str, current: RunState) -> None:
         """Sets a run's state, and checks the runs that wait for it."""
-        if stands == self.board[key]:
+        if current == self.board[key]:
             return
-        self.board[key] = stands
+        self.board[key] = current
         self.changed.add(key)
         self.waiting.ended(key)
 
@@ -284,13 +284,13 @@ class Driver:
 
     def _again(self, job: Job) -> None:
         """Retries a run whose training or evaluation failed, as often as the policy allows, or starts no more."""
-        stands = self.board[job.key]
-        failed = stands.status == "failed" or any(name in stands.eval_errors for name in job.evals)
+        current = self.board[job.key]
+        failed = current.status == "failed" or any(name in current.eval_errors for name in job.evals)
         if not failed:
             return
         if self.tried[job.key] < self.policy.retries and not run_status.missing_file(job.workdir).exists():
             self.tried[job.key] += 1
-            why = stands.error_line or next(iter(stands.eval_errors.values()), "")
+            why = current.error_line or next(iter(current.eval_errors.values()), "")
             self.display.say(f"{job.key}: {why}: retry {self.tried[job.key]} of {self.policy.retries}")
             self.waiting.add(job)
         elif self.policy.on_failure == "stop" and not self.halted:
@@ -300,21 +300,21 @@ class Driver:
 
     def _left(self, job: Job, reason: str) -> None:
         """The cluster or somebody ended a job: the run stays where it was saved."""
-        stands = self._read(self.runs[job.key])
-        if stands.status in ("running", "preempted", "failed") and job.workdir.joinpath("run.json").exists():
+        current = self._read(self.runs[job.key])
+        if current.status in ("running", "preempted", "failed") and job.workdir.joinpath("run.json").exists():
             state.mark(job.workdir, status="preempted", error=reason, updated=now())
 
     def _died(self, job: Job, reason: str, stopping: bool) -> None:
         """A worker died without a message: marks the run as failed, unless it is finished, or its evaluation."""
-        stands = self._read(self.runs[job.key])
-        if stands.status == "done":
-            left = [name for name in job.evals if name in stands.missing]
+        current = self._read(self.runs[job.key])
+        if current.status == "done":
+            left = [name for name in job.evals if name in current.missing]
             if left and not stopping:
                 record_eval_error(job.workdir, left[0], reason)
         elif stopping:
-            if job.workdir.joinpath("run.json").exists() and stands.status == "preempted":
+            if job.workdir.joinpath("run.json").exists() and current.status == "preempted":
                 state.mark(job.workdir, status="preempted", updated=now())
-        elif stands.status != "diverged":
+        elif current.status != "diverged":
             state.mark(job.workdir, status="failed", error=reason, updated=now())
 
     def _stop(self, caught: list[int]) -> None:
@@ -356,36 +356,36 @@ class Driver:
     def _phase(self, place: int, job: Job) -> str:
         if self.stopping:
             return "saving"
-        stands = self.board[job.key]
+        current = self.board[job.key]
         message = self.engine.queued(place)
         if message:
             return message
-        if stands.status == "done":
-            left = [name for name in job.evals if name in stands.missing or name in stands.eval_errors]
+        if current.status == "done":
+            left = [name for name in job.evals if name in current.missing or name in current.eval_errors]
             return f"evaluating {left[0]}" if left else "ending"
-        return "running" if stands.status == "running" else "starting"
+        return "running" if current.status == "running" else "starting"
 
     def _sum_up(self, caught: bool) -> None:
         """Records for every incomplete run why it is incomplete."""
         for key, run in self.runs.items():
-            stands = self.board[key] = self._read(run)
-            if stands.status == "failed":
-                self.summary.failed[key] = stands.error_line
-            elif stands.status == "preempted" and self.resumed.get(key, 0) > RESUMPTIONS:
+            current = self.board[key] = self._read(run)
+            if current.status == "failed":
+                self.summary.failed[key] = current.error_line
+            elif current.status == "preempted" and self.resumed.get(key, 0) > RESUMPTIONS:
                 self.summary.failed[key] = f"stopped {self.resumed[key]} times from outside"
-            elif stands.status == "diverged":
-                self.summary.diverged[key] = stands.error_line
-            elif stands.status == "waiting" and self.resumed.get(key, 0) > RESUMPTIONS:
+            elif current.status == "diverged":
+                self.summary.diverged[key] = current.error_line
+            elif current.status == "waiting" and self.resumed.get(key, 0) > RESUMPTIONS:
                 self.summary.failed[key] = f"lost {self.resumed[key]} times before it started: {self.lost[key]}"
-            elif stands.status == "waiting":
+            elif current.status == "waiting":
                 self.summary.not_begun += self.halted
                 self._not_begun(key)
-            elif stands.status == "preempted" and self.halted:
+            elif current.status == "preempted" and self.halted:
                 self.summary.busy.setdefault(key, "stopped before it was done")
-            elif stands.status == "done" and stands.missing and not caught and key not in self.summary.busy:
-                self.summary.missing[key] = stands.missing
-            if stands.eval_errors:
-                self.summary.eval_errors[key] = dict(stands.eval_errors)
+            elif current.status == "done" and current.missing and not caught and key not in self.summary.busy:
+                self.summary.missing[key] = current.missing
+            if current.eval_errors:
+                self.summary.eval_errors[key] = dict(current.eval_errors)
 
     def _not_begun(self, key: str) -> None:
         """Records for a run that waited for others what became of those."""
@@ -394,12 +394,12 @@ class Driver:
         if (why := select.blocked_by(self.runs[key], self.board)) and self.summary.stopped_by is None:
             self.summary.failed[key] = why
         before = chains.parent(self.runs[key])
-        while before is not None and (stands := self._read(self.runs[before])).status == "waiting":
+        while before is not None and (current := self._read(self.runs[before])).status == "waiting":
             before = chains.parent(self.runs[before])
-        if before is None or stands.status == "done" or self.summary.stopped_by is not None:
+        if before is None or current.status == "done" or self.summary.stopped_by is not None:
             return
-        message = self.summary.diverged if stands.status == "diverged" else self.summary.failed
-        message[key] = f"not started: {before}, which it continues, is {stands.status}"
+        message = self.summary.diverged if current.status == "diverged" else self.summary.failed
+        message[key] = f"not started: {before}, which it continues, is {current.status}"
 
 
 class _Bound(Mapping[str, Job]):

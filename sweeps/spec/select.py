@@ -143,9 +143,9 @@ def ready(run: Run, board: "Mapping[str, RunState]") -> bool:
     return run.select is None or all(_settled(board[key]) for key in run.select.keys(run.arm))
 
 
-def _settled(stands: "RunState") -> bool:
-    measured = stands.status == "done" and MEASURED not in stands.missing and MEASURED not in stands.eval_errors
-    return measured or stands.status == "diverged"
+def _settled(current: "RunState") -> bool:
+    measured = current.status == "done" and MEASURED not in current.missing and MEASURED not in current.eval_errors
+    return measured or current.status == "diverged"
 
 
 def choose(selection: Selection, arm: str, loss: Callable[[str], float | None]) -> Choice | None:

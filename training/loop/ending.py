@@ -13,7 +13,7 @@ from training.runtime import failures, partners
 
 
 class Preempted(Exception):
-    """The run was told to stop and saved its state. `signal` is the signal's number."""
+    """The run received a stop signal and saved its state. `signal` is the signal's number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -21,7 +21,7 @@ class Preempted(Exception):
 
 
 def stop(run: Run, number: int) -> NoReturn:
-    """Saves a run that was told to stop.
+    """Saves a run that received a stop signal.
 
     Raises:
         Preempted: always.

@@ -32,7 +32,7 @@ from training.runtime import partners
 KINDS = ("auto", "address", "slurm", "k8s", "ompi", "tpu", "none")
 ADDRESS, NUMBER, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 PATIENCE = 24 * 3600 * 1000  # milliseconds to wait for the others: preparing a corpus may take long
-LAG = 2  # steps after which all processes know that one of them was told to stop
+LAG = 2  # steps after which all processes know that one of them received a stop signal
 
 _count = itertools.count()
 
@@ -226,7 +226,7 @@ def shared_seconds(seconds: float) -> float:
 
 
 class Stopping:
-    """Whether any process was told to stop; all of them learn it before the same step.
+    """Whether any process received a stop signal; all of them learn it before the same step.
 
     At each step a flag of every process is summed on the devices, after the step itself, and read LAG steps later, when
     it is already there: no process waits for it.

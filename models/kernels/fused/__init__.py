@@ -3,7 +3,7 @@
 As in FlashAttention-2 (Dao, arXiv 2307.08691), with the scores modified by functions of positions as in FlexAttention
 (Dong et al., arXiv 2412.05496): a bias by head (`models.positions.head_bias`), the soft cap, sinks, windows, packed
 documents and padding. The forward pass keeps the output and the logsumexp of each row; the backward pass computes the
-weights again, once by blocks of queries (their gradient, and that of the bias's numbers) and once by blocks of keys.
+weights again, once by blocks of queries (their gradient, and that of the bias's scalars) and once by blocks of keys.
 On GPUs through Triton (`gpu`), on TPUs through Mosaic (`tpu`).
 """
 
@@ -19,7 +19,7 @@ from jax.ad_checkpoint import checkpoint_name
 from models.kernels import pallas
 from models.kernels.block import SAVED
 from models.kernels.fused.call import Call, padded_places
-from models.kernels.fused.numbers import Layout, pack
+from models.kernels.fused.scalars import Layout, pack
 from models.kernels.fused.tiles import Tiles, tiles_for, width_of
 from models.kernels.kernel import Kernel, Needs, Scoring
 from models.kernels.masks import Masking
@@ -51,7 +51,7 @@ def fused(
         k_BSGK: keys.
         v_BSGV: values, maybe of another dim than the keys.
         masking: what is visible.
-        scoring: how weights are made; the bias is a `HeadBias`, and gradients reach its numbers.
+        scoring: how weights are made; the bias is a `HeadBias`, and gradients reach its scalars.
         tiles: block sizes; None: the table's for the device (`tiles.tiles_for`).
 
     Raises:
@@ -71,9 +71,9 @@ def fused(
         platform=platform,
         interpret=pallas.interpreted(),
     )
-    numbers = None if bias is None else pack(bias)
+    scalars = None if bias is None else pack(bias)
     wide = None if sinks is None else sinks.astype(jnp.float32)
-    return _with_derivative(call)(q_BTHK, k_BSGK, v_BSGV, wide, numbers, padded_places(call, masking))
+    return _with_derivative(call)(q_BTHK, k_BSGK, v_BSGV, wide, scalars, padded_places(call, masking))
 
 
 def passes_of(call: Call) -> ModuleType:
@@ -84,54 +84,54 @@ def passes_of(call: Call) -> ModuleType:
 
 
 def _with_derivative(call: Call) -> Callable[[Array, Array, Array, Array | None, Array | None, Given], Array]:
-    """Returns the function of (q, k, v, sinks, numbers, places) with its own backward pass."""
+    """Returns the function of (q, k, v, sinks, scalars, places) with its own backward pass."""
     passes = passes_of(call)
 
-    def whole(q: Array, k: Array, v: Array, sinks: Array | None, numbers: Array | None, given: Given) -> Any:
-        arrays = padded(call, q, k, v, numbers)
+    def whole(q: Array, k: Array, v: Array, sinks: Array | None, scalars: Array | None, given: Given) -> Any:
+        arrays = padded(call, q, k, v, scalars)
         if sinks is not None:
             arrays["sinks"] = sinks
         out, logsumexp = passes.forward(call, arrays, given)
         return out[:, : call.T, :, : v.shape[3]], logsumexp
 
     @jax.custom_vjp
-    def attention(q: Array, k: Array, v: Array, sinks: Any, numbers: Any, given: Given) -> Array:
-        out: Array = whole(q, k, v, sinks, numbers, given)[0]
+    def attention(q: Array, k: Array, v: Array, sinks: Any, scalars: Any, given: Given) -> Array:
+        out: Array = whole(q, k, v, sinks, scalars, given)[0]
         return out
 
-    def forward(q: Array, k: Array, v: Array, sinks: Any, numbers: Any, given: Given) -> tuple[Array, tuple]:
-        out, logsumexp = (checkpoint_name(x, SAVED) for x in whole(q, k, v, sinks, numbers, given))
-        return out, (q, k, v, sinks, numbers, given, out, logsumexp)
+    def forward(q: Array, k: Array, v: Array, sinks: Any, scalars: Any, given: Given) -> tuple[Array, tuple]:
+        out, logsumexp = (checkpoint_name(x, SAVED) for x in whole(q, k, v, sinks, scalars, given))
+        return out, (q, k, v, sinks, scalars, given, out, logsumexp)
 
     def backward(saved: tuple, d_out: Array) -> tuple:
-        q, k, v, sinks, numbers, given, out, logsumexp = saved
+        q, k, v, sinks, scalars, given, out, logsumexp = saved
         with jax.named_scope("delta"):
             delta_BHT = jnp.einsum("bthv,bthv->bht", d_out, out, preferred_element_type=jnp.float32)
-        arrays = padded(call, q, k, v, numbers, d_out.astype(q.dtype))
+        arrays = padded(call, q, k, v, scalars, d_out.astype(q.dtype))
         arrays |= {"logsumexp": logsumexp, "delta": raised(delta_BHT, 2, call.padded[0])}
-        d_q, d_numbers = passes.backward_queries(call, arrays, given)
+        d_q, d_scalars = passes.backward_queries(call, arrays, given)
         d_k, d_v = passes.backward_keys(call, arrays, given)
-        if numbers is not None and d_numbers is None:
-            d_numbers = jnp.zeros_like(numbers)
+        if scalars is not None and d_scalars is None:
+            d_scalars = jnp.zeros_like(scalars)
         d_sinks = None
         if sinks is not None:
             shares = jnp.exp(sinks[:, None] - logsumexp[:, :, : call.T])
             d_sinks = -jnp.sum(shares * delta_BHT, axis=(0, 2))
         d_q, d_k, d_v = (d_x[:, : x.shape[1], :, : x.shape[3]] for d_x, x in ((d_q, q), (d_k, k), (d_v, v)))
-        return d_q, d_k, d_v, d_sinks, d_numbers, None
+        return d_q, d_k, d_v, d_sinks, d_scalars, None
 
     attention.defvjp(forward, backward)
     return attention
 
 
 def padded(
-    call: Call, q: Array, k: Array, v: Array, numbers: Array | None, d_out: Array | None = None
+    call: Call, q: Array, k: Array, v: Array, scalars: Array | None, d_out: Array | None = None
 ) -> dict[str, Array]:
     """Returns the arrays of every pass by name, at whole blocks; those that are None are left out."""
     T, S = call.padded
     given = {"q": (q, T), "k": (k, S), "v": (v, S), "d_out": (d_out, T)}
     arrays = {name: _raised(call, x, length) for name, (x, length) in given.items() if x is not None}
-    return arrays if numbers is None else {**arrays, "numbers": numbers}
+    return arrays if scalars is None else {**arrays, "scalars": scalars}
 
 
 def _raised(call: Call, x: Array, length: int) -> Array:

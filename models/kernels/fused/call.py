@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from models.kernels.fused.numbers import Layout, Read
+from models.kernels.fused.scalars import Layout, Read
 from models.kernels.fused.tiles import Tiles
 from models.kernels.masks import Masking
 from models.padding import raised
@@ -43,7 +43,7 @@ class Call:
 
     @property
     def offset(self) -> int:
-        """The key row that query 0 stands at."""
+        """The key row of query 0."""
         return self.S - self.T
 
     @property

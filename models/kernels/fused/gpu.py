@@ -26,7 +26,7 @@ def forward(call: Call, arrays: Mapping[str, Array], given: Mapping[str, Array])
 
     def kernel(refs: Refs) -> None:
         q = refs["q"][...]
-        rows = _numbers(_first(size.q), size.q, 1)
+        rows = _scalars(_first(size.q), size.q, 1)
 
         def step(j: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             largest, total, out = carry
@@ -74,9 +74,9 @@ def by_query(size: int, group: int) -> Callable[[str, tuple[int, ...]], Any]:
                 return pl.BlockSpec((None, size), lambda i, h, b: (b if B > 1 else 0, i))
             case "k_places" | "k_segments":
                 return pl.BlockSpec((None, shape[1]), lambda i, h, b: (b if B > 1 else 0, 0))
-            case "numbers":
+            case "scalars":
                 return pl.BlockSpec((None, shape[1]), lambda i, h, b: (h, 0))
-            case "d_numbers":
+            case "d_scalars":
                 return pl.BlockSpec((None, None, 1, shape[3]), lambda i, h, b: (b, h, i, 0))
             case "sinks":
                 return pl.BlockSpec((None,), lambda i, h, b: (h,))
@@ -104,7 +104,7 @@ def by_key(size: int, group: int) -> Callable[[str, tuple[int, ...]], Any]:
                 return pl.BlockSpec((None, size), lambda j, g, b: (b if B > 1 else 0, j))
             case "q_places" | "q_segments":
                 return pl.BlockSpec((None, shape[1]), lambda j, g, b: (b if B > 1 else 0, 0))
-            case "numbers":
+            case "scalars":
                 return pl.BlockSpec((group, shape[1]), lambda j, g, b: (g, 0))
             case "low" | "high":
                 return pl.BlockSpec((None, None), lambda j, g, b: (b if B > 1 else 0, j))
@@ -114,7 +114,7 @@ def by_key(size: int, group: int) -> Callable[[str, tuple[int, ...]], Any]:
 
 
 def backward_queries(call: Call, arrays: Mapping[str, Array], given: Mapping[str, Array]) -> tuple[Array, Array | None]:
-    """Returns the gradients of the queries [B, T, H, K] and of the bias's numbers [H, N] (None: nothing is learned)."""
+    """Returns the gradients of the queries [B, T, H, K] and of the bias's scalars [H, N] (None: nothing is learned)."""
     size, layout = call.tiles.queries, call.layout
     low, high, _, _ = bounds(call, given, size.q, size.k)
     B, T, H, K = arrays["q"].shape
@@ -123,11 +123,11 @@ def backward_queries(call: Call, arrays: Mapping[str, Array], given: Mapping[str
     def kernel(refs: Refs) -> None:
         q, d_out = refs["q"][...], refs["d_out"][...]
         logsumexp, delta = refs["logsumexp"][...][:, None], refs["delta"][...][:, None]
-        rows = _numbers(_first(size.q), size.q, 1)
+        rows = _scalars(_first(size.q), size.q, 1)
         read = _reader(refs)
 
         def step(j: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
-            d_q, d_numbers = carry
+            d_q, d_scalars = carry
             span = _span(j * size.k, size.k)
             k = refs["k"][span, :]
             places = _places(call, refs, rows, j * size.k, size.k)
@@ -135,21 +135,21 @@ def backward_queries(call: Call, arrays: Mapping[str, Array], given: Mapping[str
             weights = jnp.exp(scores.values - logsumexp)
             d_scores = weights * (dot(d_out, refs["v"][span, :], (1, 1)) - delta)
             if learned and layout is not None:
-                d_numbers = layout.gradient(read, places.q, places.k, d_scores, d_numbers)
+                d_scalars = layout.gradient(read, places.q, places.k, d_scores, d_scalars)
             d_products = derivative(scores, d_scores).astype(q.dtype)
-            return d_q + dot(d_products, k, (1, 0)), d_numbers
+            return d_q + dot(d_products, k, (1, 0)), d_scalars
 
         start = jnp.zeros((size.q, K), jnp.float32), jnp.zeros((1, N), jnp.float32) if learned else 0
-        d_q, d_numbers = lax.fori_loop(refs["low"][...], refs["high"][...], step, start)
+        d_q, d_scalars = lax.fori_loop(refs["low"][...], refs["high"][...], step, start)
         refs["d_q"][...] = (call.scale * d_q).astype(refs["d_q"].dtype)
         if learned:
-            refs["d_numbers"][...] = d_numbers
+            refs["d_scalars"][...] = d_scalars
 
-    N = arrays["numbers"].shape[1] if learned else 0
+    N = arrays["scalars"].shape[1] if learned else 0
     inputs = {name: x for name, x in arrays.items() if name != "sinks"} | {**given, "low": low, "high": high}
     outputs: dict[str, Any] = {"d_q": ((B, T, H, K), arrays["q"].dtype)}
     if learned:
-        outputs["d_numbers"] = ((B, H, T // size.q, N), jnp.float32)
+        outputs["d_scalars"] = ((B, H, T // size.q, N), jnp.float32)
     group = H // arrays["k"].shape[2]
     grid = (T // size.q, H, B)
     found = _call(call, "backward_queries", kernel, size, inputs, outputs, grid, by_query(size.q, group))
@@ -165,7 +165,7 @@ def backward_keys(call: Call, arrays: Mapping[str, Array], given: Mapping[str, A
 
     def kernel(refs: Refs) -> None:
         k, v = refs["k"][...], refs["v"][...]
-        columns = _numbers(_first(size.k), size.k, 0)
+        columns = _scalars(_first(size.k), size.k, 0)
 
         def head(r: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             read = _reader(refs, r)
@@ -235,19 +235,19 @@ def _span(first: Any, size: int) -> Any:
     return pl.ds(first, size)
 
 
-def _numbers(first: Any, size: int, axis: int) -> Array:
+def _scalars(first: Any, size: int, axis: int) -> Array:
     """Returns first, first + 1, ..., with a new axis: [size, 1] or [1, size]."""
     return jnp.expand_dims(first + lax.broadcasted_iota(jnp.int32, (size,), 0), axis)
 
 
 def _reader(refs: Refs, head: Any = None) -> Callable[[Any], Array]:
     """Returns what reads a number of the program's head, or of one of its group's."""
-    return lambda index: refs["numbers"][index] if head is None else refs["numbers"][head, index]
+    return lambda index: refs["scalars"][index] if head is None else refs["scalars"][head, index]
 
 
 def _places(call: Call, refs: Refs, rows: Array, first: Any, size: int) -> Places:
     """Returns the places of the program's queries and of a block of keys."""
-    columns, span = _numbers(first, size, 0), _span(first, size)
+    columns, span = _scalars(first, size, 0), _span(first, size)
     q_segments = refs["q_segments"][...][:, None] if "q_segments" in refs else None
     k_segments = refs["k_segments"][span][None, :] if "k_segments" in refs else None
     if "q_places" not in refs:
@@ -259,7 +259,7 @@ def _places(call: Call, refs: Refs, rows: Array, first: Any, size: int) -> Place
 
 def _places_of_queries(call: Call, refs: Refs, columns: Array, first: Any, size: int) -> Places:
     """Returns the places of a block of queries and of the program's keys."""
-    rows, span = _numbers(first, size, 1), _span(first, size)
+    rows, span = _scalars(first, size, 1), _span(first, size)
     q_segments = refs["q_segments"][span][:, None] if "q_segments" in refs else None
     k_segments = refs["k_segments"][...][None, :] if "k_segments" in refs else None
     if "q_places" not in refs:

@@ -65,7 +65,7 @@ def forward(call: Call, arrays: Mapping[str, Array], given: Mapping[str, Array])
 
 
 def backward_queries(call: Call, arrays: Mapping[str, Array], given: Mapping[str, Array]) -> tuple[Array, Array | None]:
-    """Returns the gradients of the queries [B, T, H, K] and of the bias's numbers [H, N] (None: nothing is learned)."""
+    """Returns the gradients of the queries [B, T, H, K] and of the bias's scalars [H, N] (None: nothing is learned)."""
     size, layout = call.tiles.queries, call.layout
     low, high, _, _ = bounds(call, given, size.q, size.k)
     B, T, H, K = arrays["q"].shape
@@ -95,13 +95,13 @@ def backward_queries(call: Call, arrays: Mapping[str, Array], given: Mapping[str
         def _() -> None:
             refs["d_q"][...] = (call.scale * refs["sum"][...]).T.astype(refs["d_q"].dtype)
             if learned:
-                refs["d_numbers"][...] = refs["numbers_sum"][...]
+                refs["d_scalars"][...] = refs["numbers_sum"][...]
 
-    N = arrays["numbers"].shape[1] if learned else 0
+    N = arrays["scalars"].shape[1] if learned else 0
     outputs: dict[str, Any] = {"d_q": ((B, H, T, K), arrays["q"].dtype)}
     scratch: dict[str, Any] = {"sum": ((K, size.q), jnp.float32)}
     if learned:
-        outputs["d_numbers"] = ((B, H, T // size.q, 1, N), jnp.float32)
+        outputs["d_scalars"] = ((B, H, T // size.q, 1, N), jnp.float32)
         scratch["numbers_sum"] = ((1, N), jnp.float32)
     found = _by_query(call, "backward_queries", kernel, size, (low, high), arrays, given, (outputs, scratch))
     return jnp.swapaxes(found[0], 1, 2), jnp.sum(found[1], axis=(0, 2, 3)) if learned else None
@@ -241,9 +241,9 @@ def _call(
                 return pl.BlockSpec((None, 1, size.q), at(q_index, 0 if own else None, None, 2))
             case "k_places" | "k_segments":
                 return pl.BlockSpec((None, size.k, 1), at(k_index, 0 if own else None, 2, None))
-            case "numbers":
+            case "scalars":
                 return pl.BlockSpec((None, 1, shape[2]), at(q_index, 1, None, None), memory_space=pltpu.SMEM)
-            case "d_numbers":
+            case "d_scalars":
                 return pl.BlockSpec((None, None, None, 1, shape[4]), at(q_index, 0, 1, 2, None, None))
             case "sinks":
                 return pl.BlockSpec(memory_space=pltpu.SMEM)
@@ -283,7 +283,7 @@ def _laid(arrays: Mapping[str, Array], given: Mapping[str, Array]) -> dict[str, 
                 laid[name] = jnp.swapaxes(x, 1, 2)
             case "logsumexp" | "delta":
                 laid[name] = x[:, :, None]
-            case "numbers" | "q_places" | "q_segments":
+            case "scalars" | "q_places" | "q_segments":
                 laid[name] = x[:, None]
             case "k_places" | "k_segments":
                 laid[name] = x[:, :, None]
@@ -293,7 +293,7 @@ def _laid(arrays: Mapping[str, Array], given: Mapping[str, Array]) -> dict[str, 
 
 
 def _reader(refs: Refs) -> Callable[[Any], Array]:
-    return lambda index: refs["numbers"][0, index]
+    return lambda index: refs["scalars"][0, index]
 
 
 def _places(call: Call, refs: Refs, at: Place, size: Any) -> Places:

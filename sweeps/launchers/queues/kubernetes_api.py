@@ -315,7 +315,7 @@ def indexes(text: str | None) -> set[int]:
 
 
 def withdrawn(folder: Path, index: int) -> Path:
-    """Returns the file that tells a pod at its start that its run was withdrawn."""
+    """Returns the file from which a pod reads at its start that its run was withdrawn."""
     return folder / f"{index}.withdrawn"
 
 

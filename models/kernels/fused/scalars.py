@@ -1,4 +1,4 @@
-"""The numbers of a bias by head, packed into one array that a kernel reads, and the bias and its gradient from them."""
+"""The scalars of a bias by head, packed into one array that a kernel reads, and the bias and its gradient from them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,17 +8,17 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from models.positions.head_bias import HeadBias, Numbers
+from models.positions.head_bias import HeadBias, Scalars
 
-LANES = 128  # a head's numbers are padded to a multiple of this, so that they make up whole tiles on a TPU
+LANES = 128  # a head's scalars are padded to a multiple of this, so that they make up whole tiles on a TPU
 
-# Which of a head's numbers -> float32 [].
+# Which of a head's scalars -> float32 [].
 Read = Callable[[Any], Array]
 
 
 def pack(bias: HeadBias) -> Array:
-    """Returns float32 [H, N]: the numbers, then the rows name by name, padded with zeros."""
-    parts = [x[:, None] for x in bias.numbers.values()] + [jnp.swapaxes(x, 0, 1) for x in bias.rows.values()]
+    """Returns float32 [H, N]: the scalars, then the rows name by name, padded with zeros."""
+    parts = [x[:, None] for x in bias.scalars.values()] + [jnp.swapaxes(x, 0, 1) for x in bias.rows.values()]
     packed = jnp.concatenate([part.astype(jnp.float32) for part in parts], axis=1)
     return jnp.pad(packed, ((0, 0), (0, -packed.shape[1] % LANES)))
 
@@ -35,8 +35,8 @@ class Layout:
     @classmethod
     def of(cls, bias: HeadBias) -> "Layout":
         """Reads the layout of a bias."""
-        functions = dataclasses.replace(bias, numbers={}, rows={}, whole=None)
-        return cls(functions, tuple(bias.numbers), tuple(bias.rows), bias.count)
+        functions = dataclasses.replace(bias, scalars={}, rows={}, whole=None)
+        return cls(functions, tuple(bias.scalars), tuple(bias.rows), bias.count)
 
     @property
     def learned(self) -> bool:
@@ -45,22 +45,22 @@ class Layout:
 
     def value(self, read: Read, q: Array, k: Array) -> Array:
         """Returns the bias of a block of one head, float32; q and k are positions that broadcast to its shape."""
-        x = self.bias.function(self._numbers(read), q, k)
+        x = self.bias.function(self._scalars(read), q, k)
         row_of = self.bias.row
         if row_of is None:
             return x
         return self._over_rows(read, x, lambda row, n, total: total + row_of(row, x), jnp.zeros_like(x))
 
     def gradient(self, read: Read, q: Array, k: Array, d_bias: Array, total: Array) -> Array:
-        """Returns `total` [1, N] plus the gradient of a head's numbers, given that of a block's bias."""
-        numbers = self._numbers(read)
-        learned, fixed = self._divided(numbers)
+        """Returns `total` [1, N] plus the gradient of a head's scalars, given that of a block's bias."""
+        scalars = self._scalars(read)
+        learned, fixed = self._divided(scalars)
         x, pull = jax.vjp(lambda learned: self.bias.function({**fixed, **learned}, q, k), learned)
         row_of = self.bias.row
         if row_of is None:
             return self._added(total, pull(d_bias)[0], lambda name: self.names.index(name))
 
-        def step(row: Numbers, n: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        def step(row: Scalars, n: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             total, d_x = carry
             own, rest = self._divided(row)
             _, pull = jax.vjp(lambda own, x: row_of({**rest, **own}, x), own, x)
@@ -72,7 +72,7 @@ class Layout:
         total, d_x = self._over_rows(read, x, step, (total, d_x))
         return self._added(total, pull(d_x)[0], lambda name: self.names.index(name)) if learned else total
 
-    def _over_rows(self, read: Read, x: Array, step: Callable[[Numbers, Array, Any], Any], carry: Any) -> Any:
+    def _over_rows(self, read: Read, x: Array, step: Callable[[Scalars, Array, Any], Any], carry: Any) -> Any:
         active = self.bias.active
         bounds = None if active is None else (jnp.min(x), jnp.max(x))
 
@@ -84,18 +84,18 @@ class Layout:
 
         return lax.fori_loop(0, self.count, body, carry)
 
-    def _numbers(self, read: Read) -> Numbers:
+    def _scalars(self, read: Read) -> Scalars:
         return {name: read(index) for index, name in enumerate(self.names)}
 
     def _place(self, name: str, n: Any) -> Any:
         return len(self.names) + self.rows.index(name) * self.count + n
 
-    def _divided(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
+    def _divided(self, scalars: Scalars) -> tuple[Scalars, Scalars]:
         """Returns those that get a gradient, and the others."""
-        fixed = {name: x for name, x in numbers.items() if name in self.bias.constant}
-        return {name: x for name, x in numbers.items() if name not in fixed}, fixed
+        fixed = {name: x for name, x in scalars.items() if name in self.bias.constant}
+        return {name: x for name, x in scalars.items() if name not in fixed}, fixed
 
-    def _added(self, total: Array, gradients: Numbers, place: Callable[[str], Any]) -> Array:
+    def _added(self, total: Array, gradients: Scalars, place: Callable[[str], Any]) -> Array:
         lanes = lax.broadcasted_iota(jnp.int32, total.shape, 1)
         for name, gradient in gradients.items():
             total = total + jnp.where(lanes == place(name), gradient, 0.0)
