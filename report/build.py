@@ -104,8 +104,8 @@ def _file_names(sweep: Sweep) -> list[str]:
 def figures(study: Study) -> list[Figure]:
     """Returns the study's figures in page order, without those that have no data.
 
-    Altair would check every part of every chart against Vega-Lite's schema: half of a report's time, for an error that
-    only a programmer can make. The tests check the finished specs.
+    Altair would check every part of every chart against Vega-Lite's schema, which takes nearly half of their time, for
+    an error that only a programmer can make. The tests check the finished specs.
     """
     with schemapi.debug_mode(False):
         return [emphasis.emphasised(figure, study) for figure in _figures(study) if figure is not None]

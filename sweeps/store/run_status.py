@@ -73,7 +73,8 @@ def missing_file(workdir: Path) -> Path:
 
 def _missing(workdir: Path) -> str:
     try:
-        return ordinary(missing_file(workdir)).read_text(encoding="utf-8", errors="replace")[:TAIL]
+        file = ordinary(missing_file(workdir))
+        return "" if file.is_symlink() else file.read_text(encoding="utf-8", errors="replace")[:TAIL]
     except (OSError, IndexError):
         return ""
 

@@ -449,12 +449,12 @@ def bound(directory: Path, config: ConfigDict, workdir: Path) -> dict[str, Any]:
 def mark(workdir: Path, **values: Any) -> None:
     """Sets fields of a run's run.json, which need not exist yet; for what the trainer itself can no longer write.
 
-    Where the run directory itself is missing, its error is kept in the sweep's private folder: a new directory in its
-    place would be in the way when it is moved back, and `mv` would put it inside. If the disk cannot be written, a
+    Where a sweep's run directory itself is missing, its error is kept in the sweep's private folder: a new directory in
+    its place would be in the way when it is moved back, and `mv` would put it inside. If the disk cannot be written, a
     message is printed and the launcher continues.
     """
     path = workdir / "run.json"
-    if not workdir.is_dir():
+    if not workdir.is_dir() and any((folder / PRIVATE).is_dir() for folder in workdir.parents[2:3]):
         _mark_missing(workdir, values)
         return
     try:

@@ -112,6 +112,10 @@ def test_nothing_is_written_in_the_place_of_a_run_that_was_moved_away_and_it_goe
     assert not folder.exists() and Counter(fakes.calls(tmp_path / "out"))["train", "gone/seed0"] == 1
     message = status(tmp_path, "gone/seed0")
     assert message.status == "failed" and message.error_line == "RuntimeError: vanished"
+    record = tmp_path / "out/.sweep/missing/gone.seed0"
+    record.rename(tmp_path / "other")
+    record.symlink_to(tmp_path / "other")
+    assert status(tmp_path, "gone/seed0").status == "waiting", "what a link leads to is not shown"
     (tmp_path / "out/away/back").touch()
     subprocess.run(["mv", tmp_path / "out/away", folder], check=True)
     assert run(tmp_path, sweep).code == 0 and (folder / "back").exists()
