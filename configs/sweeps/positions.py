@@ -14,6 +14,8 @@ KINDS = (
     "none learned sinusoidal rope p_rope xpos alibi t5 kerple_log kerple_power fire cope"  # models/positions has each
 ).split()
 KIND, ROWS = "model.position.kind", "model.position.max_length"
+PARTIAL = {KIND: "p_rope", "model.position.rope.fraction": 0.75}  # at 1, the default, it is RoPE
+PLAIN = [kind for kind in KINDS if kind not in ("learned", "p_rope")]
 
 
 def get_sweep() -> dict:
@@ -36,7 +38,7 @@ def get_sweep() -> dict:
             "eval.tokens": 32768,
             "eval.bootstrap": 200,
         },
-        axes=[{"chain": [{KIND: [kind for kind in KINDS if kind != "learned"]}, {KIND: "learned", ROWS: 16 * 64}]}],
+        axes=[{"chain": [{KIND: PLAIN}, PARTIAL, {KIND: "learned", ROWS: 16 * 64}]}],
         arm="text-{model.position.kind}",
         baseline="text-rope",
         evals=["loss", "throughput", "memory"],
@@ -46,7 +48,7 @@ def get_sweep() -> dict:
         question="Which positional scheme lets the same small model learn recall, and keep it beyond its length?",
         base="configs/retrieval.py",
         fixed={"checkpoint.every_steps": 0, "eval.multiples": (1, 2, 4, 8), "eval.scalings": ()},
-        axes=[{KIND: KINDS}],
+        axes=[{"chain": [{KIND: [*PLAIN, "learned"]}, PARTIAL]}],
         arm="recall-{model.position.kind}",
         baseline="recall-rope",
         evals=["retrieval"],

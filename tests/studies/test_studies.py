@@ -12,7 +12,7 @@ import pytest
 
 from studies import NAMES, build, declared, figures, pages, results, smoke
 from studies.results import ROOT, Results, Row
-from studies.spec import ACCURACY, LOSS, Cell, Ordering, Study
+from studies.spec import ACCURACY, LOSS, SHARES, Cell, Ordering, Study
 from studies.verdicts import MISSING, OPEN, REVERSED, SHOWS, verdicts
 from sweeps.spec import expand
 
@@ -54,6 +54,15 @@ def test_a_study_compares_arms_that_its_sweeps_have(name: str) -> None:
     if name == "heads":  # two rates were not tried
         missing -= {"h2-lr0.008", "h8-lr0.008"}
     assert not missing
+
+
+@pytest.mark.parametrize(
+    "file", ["studies/positions/sweep.py", "configs/sweeps/positions.py", "configs/sweeps/gpu/positions.py"]
+)
+def test_no_two_positional_schemes_of_a_sweep_are_one_function(file: str) -> None:
+    arms = [arm for one in expand.load(ROOT.parent / file).studies for arm in one.arms]
+    partial = [arm.config.model.position.rope.fraction for arm in arms if arm.config.model.position.kind == "p_rope"]
+    assert partial and all(fraction < 1 for fraction in partial)  # at 1 p-RoPE is RoPE
 
 
 @pytest.mark.parametrize("name", RUN)
@@ -187,14 +196,14 @@ def test_altered_results_alter_verdicts(name: str) -> None:
             cell = Cell(row.arm, row.measure, row.length, row.scaling)
             if cell == ordering.cell and row.seed in other:
                 value = other[row.seed] + (mine[row.seed] - other[row.seed] - mean) + factor * mean
-                value = min(1.0, max(0.0, value)) if cell.measure == ACCURACY else value
+                value = min(1.0, max(0.0, value)) if cell.measure in SHARES else value
                 row = replace(row, value=value, correct=value * shares[0][row.seed][1])
             rows.append(row)
         text = {key: one for key, one in found.text.items() if key[0] != ordering.cell.arm}
         return verdicts(study, replace(found, rows=tuple(rows), text=text))[index].verdict
 
     assert altered(0.0) == OPEN
-    assert altered(-1.0) in (REVERSED, OPEN) if ordering.cell.measure == ACCURACY else altered(-1.0) == REVERSED
+    assert altered(-1.0) in (REVERSED, OPEN) if ordering.cell.measure in SHARES else altered(-1.0) == REVERSED
 
 
 def test_pictures_and_pages_change_with_the_results(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ Budget: 20 tokens a parameter. The text and GPT-2's tokenizer come from the comm
 
 KINDS = "none learned sinusoidal rope p_rope xpos alibi t5 kerple_log kerple_power fire cope".split()
 KIND, ROWS = "model.position.kind", "model.position.max_length"
+PARTIAL = {KIND: "p_rope", "model.position.rope.fraction": 0.75}  # at 1, the default, it is RoPE
+PLAIN = [kind for kind in KINDS if kind not in ("learned", "p_rope")]
 
 
 def get_sweep() -> dict:
@@ -25,7 +27,7 @@ def get_sweep() -> dict:
             "eval.multiples": (1, 2, 4),
             "eval.sliding": 0.25,
         },
-        axes=[{"chain": [{KIND: [kind for kind in KINDS if kind != "learned"]}, {KIND: "learned", ROWS: 4 * 1024}]}],
+        axes=[{"chain": [{KIND: PLAIN}, PARTIAL, {KIND: "learned", ROWS: 4 * 1024}]}],
         arm="{model.position.kind}",
         seeds=[0, 1, 2],
         baseline="rope",
