@@ -84,9 +84,9 @@ STUDY = Study(
         "second at 1x and rises. One learning rate served all, so that a scheme's level at 1x is not a ranking.",
         "p-RoPE at 0.75 and RoPE hardly differ: with heads of 16 dims it takes away two frequencies that do not "
         "turn within 64 tokens.",
-        "Tasks: RoPE answers 100% of recall at 20 tokens and 91 to 95% of copying, no scheme 81 to 87% and 58 to "
-        "65%. No scheme keeps nearly all of that at any length and RoPE does not, yet at 2x of recall RoPE is "
-        "still ahead.",
+        "In their own length RoPE answers 100% of recall and 91 to 95% of copying, models without positions 81 to"
+        " 87% and 58 to 65%. Those without positions keep nearly all of that at every length and RoPE's do not, "
+        "yet at 2x of recall RoPE is still ahead.",
         "At 40 tokens of copying two layers with windows of 20 reach 38 tokens back: the local baseline is right "
         "in 15 to 25% (chance: 1.6%). In recall it is at chance.",
     ),
