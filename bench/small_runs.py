@@ -4,8 +4,9 @@ Sweeps of runs whose training and evaluation only write their files, in processo
 workers): the first launch, which runs them all, and a second one, which has nothing left to do. Twice as many runs
 should take twice as long.
 
-With --real a sweep of that many runs of configs/tiny.py at width 16, 20 updates each, is trained and evaluated by one
-worker; what a run takes beside its updates is opening data, saving, restoring and the loss.
+With --real a sweep of that many runs of configs/tiny.py at width 16, 20 updates each, is trained by one worker and
+evaluated on 65,536 tokens (`eval.loss_tokens`; the whole validation split takes longer than such a training). What a
+run takes beside its updates is opening data, saving, restoring and the loss.
 """
 
 import json
@@ -72,7 +73,7 @@ REAL = """
 def get_sweep():
     return dict(name="real", base="configs/tiny.py", axes=[{{"optimizer.learning_rate": {rates}}}],
                 fixed={{"model.width": 16, "budget.amount": 20, "eval.every_steps": 0, "checkpoint.every_steps": 0,
-                        "log.tensorboard": False{more}}},
+                        "log.tensorboard": False, "eval.loss_tokens": 65536{more}}},
                 arm="a{{optimizer.learning_rate}}", seeds=range({seeds}), evals=["loss"])
 """
 

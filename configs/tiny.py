@@ -20,7 +20,6 @@ def get_config() -> ConfigDict:
     config.checkpoint.every_steps = 100
     config.eval.every_steps = 100
     config.eval.tokens = 16384
-    config.eval.loss_tokens = 65536  # the whole split would take longer than a short training
     config.eval.multiples = (1, 2)
     config.eval.retrieval.examples = 8
     return config
