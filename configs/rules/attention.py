@@ -197,7 +197,9 @@ def _item(model: ConfigDict, name: str, field: str, value: Any) -> list[str]:
         if not (whole or isinstance(value, float)) or not 1 < value < float("inf"):
             return [f"{name} = {value!r}: must be a number above 1"]
         if not kinds & {*layers.ROTATING}:
-            return [f"{name} = {value!r}: no layer has positions that turn, {' and '.join(sorted(kinds))} do not"]
+            field = "pattern" if model.position.pattern else "kind"
+            other = f"model.position.{field} = {tuple(model.position.pattern) or model.position.kind!r}"
+            return [f"{name} = {value!r}: no layer has rotary positions, with {other}"]
         return []
     if not whole or not 0 < value <= MOST_HEADS:
         return [f"{name} = {value!r}: must be a whole number above 0 and at most {MOST_HEADS}"]

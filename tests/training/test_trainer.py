@@ -106,13 +106,15 @@ def test_a_run_resumes_in_the_middle_of_a_curriculum(tiny, tmp_path, monkeypatch
 
 
 KILLED = """
-import json, os, signal, sys
+import json, os, pathlib, signal, sys, time
 from configs import fields
 from training.loop import after_step, trainer
 original = after_step.spend
 def spend(run, tokens, seconds):
     original(run, tokens, seconds)
     if run.state.spent.steps == 9:
+        while not pathlib.Path(sys.argv[2], "checkpoints/5").exists():  # it is written beside the training
+            time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGKILL)
 after_step.spend = spend
 trainer.train(fields.from_dict(json.loads(sys.argv[1])), sys.argv[2], quiet=True)
