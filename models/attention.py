@@ -277,7 +277,7 @@ class Attention(AttentionBase):
             shared: keys and values of the layer that this one reads; None: its own.
         """
         every_query = self.weights.selective  # the queries before the last decide what it forgets
-        # The first layer need not compute its values again; a compiled loop cannot tell which layer it is.
+        # The first layer need not compute its values again.
         own = rows.first_values if isinstance(rows.layer, int) and rows.layer == 0 else None
         one_query = last_query and not every_query
         q_BTHK, kv = self.project(x_BTD, last_query=one_query, values=own)

@@ -329,8 +329,7 @@ class Transformer(nnx.Module):
         def grouped(leaf: Array) -> Array:
             return leaf.reshape(groups, leaf.shape[0] // groups, *leaf.shape[1:])
 
-        def body(x: Array, group: tuple[Array, Any, Array | None]) -> tuple[Array, None]:
-            number, states, group_keys = group
+        def run_group(x: Array, number: Array | int, states: Any, group_keys: Array | None) -> Array:
             shared = None
             for index, (stack, place) in enumerate(at):
                 block = nnx.merge(graphs[stack], jax.tree.map(lambda leaf, place=place: leaf[place], states[stack]))
@@ -341,9 +340,14 @@ class Transformer(nnx.Module):
                     x, shared = _rematerialised(self.remat, call, block, x, rows, layer_keys, shared)
                 else:
                     x, _, shared = call(block, x, rows, None, layer_keys, shared)
-            return x, None
+            return x
 
-        return jax.lax.scan(body, x, (jnp.arange(groups), *jax.tree.map(grouped, (stacks, keys))))[0]
+        every = (jnp.arange(groups), *jax.tree.map(grouped, (stacks, keys)))
+        if self.mixes_first_values:
+            # The first layer's values are computed already; inside the loop the layer's number is not known.
+            x = run_group(x, 0, *jax.tree.map(lambda leaf: leaf[0], every[1:]))
+            every = jax.tree.map(lambda leaf: leaf[1:], every)
+        return jax.lax.scan(lambda x, group: (run_group(x, *group), None), x, every)[0]
 
     @property
     def _uses_lengths(self) -> bool:

@@ -53,6 +53,57 @@ def key_and_value_heads(config: ConfigDict, params: dict[str, np.ndarray], kind:
     return [[whole[..., start + g * K : start + (g + 1) * K] for g in range(groups)] for start in starts]
 
 
+REMOVED = [(0, 0), (0, 1), (1, 2), (1, 3)]
+# switch -> whether heads can be removed, and key/value heads joined.
+SWITCHED: dict[str, tuple[dict[str, Any], bool, bool]] = {
+    "gate by element": ({"attention__gate__kind": "element"}, True, True),
+    "exclusive": ({"attention__exclusive": True}, True, True),
+    "sigmoid": ({"attention__weights__kind": "sigmoid", "attention__weights__sigmoid_bias": -2.0}, True, True),
+    "top-k": ({"attention__weights__kind": "top_k", "attention__weights__top_k": 3}, True, True),
+    "K = V": ({"attention__tie_kv": True}, True, True),
+    "value residual": ({"attention__value_residual": "learned"}, False, True),
+    "talking heads": ({"attention__talking_heads": True}, False, True),
+    "selective": ({"attention__weights__kind": "selective"}, False, True),
+    "value embeddings": ({"attention__value_embedding": "layer"}, False, False),
+    "differential": ({"attention__kind": "differential"}, False, False),
+    "CLA": ({"attention__kv_share": 2}, False, False),
+}
+
+
+@pytest.mark.parametrize("name", [name for name, (_, removable, _) in SWITCHED.items() if not removable])
+def test_a_switch_that_needs_every_head_refuses_their_removal_by_name(name: str) -> None:
+    changes, _, joinable = SWITCHED[name]
+    config, params = made(num_kv_heads=4, **changes)
+    field = next(iter(changes)).replace("__", ".")
+    with pytest.raises(UserError, match=field):
+        heads.removed(config, params, REMOVED)
+    if not joinable:
+        with pytest.raises(UserError, match=field):
+            heads.grouped(config, params, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, (_, removable, _) in SWITCHED.items() if removable])
+def test_removed_heads_are_masked_heads_with_a_switch(name: str) -> None:
+    config, params = made(num_kv_heads=4, **SWITCHED[name][0])
+    masked = logits(config, heads.masked(config, params, REMOVED))
+    assert np.abs(masked - logits(config, params)).max() > 1e-2
+    np.testing.assert_allclose(logits(*heads.removed(config, params, REMOVED)), masked, atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, (_, _, joinable) in SWITCHED.items() if joinable])
+def test_joining_equal_heads_changes_nothing_with_a_switch(name: str) -> None:
+    config, params = made(num_kv_heads=4, **SWITCHED[name][0])
+    for part in ("key", "value"):
+        if (kernel := f"blocks.attention.{part}.kernel") in params:
+            by_head = params[kernel].reshape(*params[kernel].shape[:-1], 4, K).copy()
+            by_head[..., 1::2, :] = by_head[..., ::2, :]
+            params[kernel] = by_head.reshape(params[kernel].shape)
+    joined = heads.grouped(config, params, 2)
+    np.testing.assert_allclose(logits(*joined), logits(config, params), atol=2e-5)
+
+
 @pytest.mark.parametrize("changes", [PLAIN, FULL], ids=["split", "fused"])
 @pytest.mark.parametrize("num_kv_heads", [1, 2])
 def test_pooled_heads_are_those_of_their_group(changes: dict[str, Any], num_kv_heads: int) -> None:

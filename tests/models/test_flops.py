@@ -56,6 +56,11 @@ CASES: dict[str, dict[str, Any]] = {
     "output gate by element, exclusive": {"attention__gate__kind": "element", "attention__exclusive": True},
     "talking heads": {"attention__talking_heads": True},
     "value residual and embeddings": {"attention__value_residual": "learned", "attention__value_embedding": "layer"},
+    "value residual in a compiled loop": {
+        "num_layers": 4,
+        "scan_layers": "yes",
+        "attention__value_residual": "learned",
+    },
     "value embeddings, shared": {"attention__value_embedding": "shared", "tie_embeddings": False},
     "sigmoid": {"attention__weights__kind": "sigmoid"},
     "top-k": {"attention__weights__kind": "top_k", "attention__weights__top_k": 3},
