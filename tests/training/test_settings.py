@@ -86,11 +86,9 @@ def test_settings_that_are_not_the_default_are_recorded(monkeypatch) -> None:
     matter = environment.relevant(result)
     assert {"XLA_FLAGS --xla_cpu_enable_fast_math", "XLA_FLAGS --xla_x", "NVIDIA_TF32_OVERRIDE"} <= {*matter}
     assert "XLA_FLAGS --xla_force_host_platform_device_count" not in matter
-    jax.config.update("jax_transfer_guard", "log")
-    try:
+    with jax.transfer_guard("log"):
         assert settings.in_force()["JAX_TRANSFER_GUARD"] == "log"
-    finally:
-        jax.config.update("jax_transfer_guard", "allow")
+    assert "JAX_TRANSFER_GUARD" not in settings.in_force()
 
 
 def test_a_resume_under_other_settings_is_refused_by_name(make_tiny, tmp_path, monkeypatch) -> None:
