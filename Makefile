@@ -52,13 +52,13 @@ demo: $(STAMP)
 	$(BIN)/python -m sweeps.launch --sweep=configs/sweeps/demo.py --out=$(DEMO)
 
 test: check
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 quick: $(STAMP)
 	timeout 900 $(BIN)/python -m pytest -n 2 --dist worksteal $(QUICK)
 
 test-all: check
-	XLA_FLAGS= $(BIN)/python -m pytest -n 3 --dist worksteal -m "slow or not slow"
+	XLA_FLAGS= $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -11,8 +11,9 @@ def top_k(scores_BHTS: Array, keys: int) -> Array:
 
     Equal keys are frequent: without positions, a token that occurs again has the same key in the first layer. Matmuls
     of different shapes round their scores differently, so scores within `TIE` count as equal; otherwise a prompt read
-    at once would keep other keys than the same prompt read token by token. Which keys stay is not differentiated; a
-    query that sees no more keys than that keeps all of them.
+    at once would keep other keys than the same prompt read token by token. (This is of float32: activations in bfloat16
+    differ by more between the two, and so may the keys at the border.) Which keys stay is not differentiated; a query
+    that sees no more keys than that keeps all of them.
     """
     if keys >= scores_BHTS.shape[3]:
         return scores_BHTS
