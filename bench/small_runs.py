@@ -73,15 +73,15 @@ REAL = """
 def get_sweep():
     return dict(name="real", base="configs/tiny.py", axes=[{{"optimizer.learning_rate": {rates}}}],
                 fixed={{"model.width": 16, "budget.amount": 20, "eval.every_steps": 0, "checkpoint.every_steps": 0,
-                        "log.tensorboard": False, "eval.loss_tokens": 65536{more}}},
+                        "log.tensorboard": False, "eval.loss_tokens": 65536}},
                 arm="a{{optimizer.learning_rate}}", seeds=range({seeds}), evals=["loss"])
 """
 
 
-def real(runs: int, folder: Path, more: str = "") -> dict[str, float]:
+def real(runs: int, folder: Path) -> dict[str, float]:
     """Returns seconds a run of a sweep of real ones: of the worker's processor, of its clock, and of the updates."""
     rates = [1e-3 * (1 + index) for index in range(runs // SEEDS)]
-    (folder / "real.py").write_text(REAL.format(rates=rates, seeds=SEEDS, more=more), encoding="utf-8")
+    (folder / "real.py").write_text(REAL.format(rates=rates, seeds=SEEDS), encoding="utf-8")
 
     def processor() -> float:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -40,15 +40,9 @@ def chosen(given: argparse.Namespace) -> list[Case]:
     return [dataclasses.replace(case, dtype=given.dtype, peers=peers_of(case)) for case in cases]
 
 
-def memory() -> dict[str, float]:
-    """Returns `memory.measure` from a separate process."""
-    line = [sys.executable, "-m", "bench.speed.memory"]
-    return json.loads(subprocess.run(line, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE, text=True).stdout)
-
-
-def limits(given: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Returns every case's limit on this machine (`bench.speed.machine`), measured in a separate process."""
-    line = [sys.executable, "-m", "bench.speed.machine", f"--threads={given.threads}", f"--dtype={given.dtype}"]
+def apart(module: str, *arguments: str) -> dict[str, Any]:
+    """Returns the JSON that a module of bench.speed prints, run in a separate process."""
+    line = [sys.executable, "-m", f"bench.speed.{module}", *arguments]
     return json.loads(subprocess.run(line, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
@@ -60,7 +54,7 @@ def shapes(given: argparse.Namespace, message: Reporter) -> tuple[list[dict[str,
         maxtext = given.maxtext_python or environment(given.maxtext_environment, MAXTEXT, MAXTEXT_PYTHON)
     rows = []
     message.say("limits: the rates of a large matmul and of reading")
-    limit = limits(given)
+    limit = apart("machine", f"--threads={given.threads}", f"--dtype={given.dtype}")
     with peers.started(peers.commands(python, given.threads, compiled=given.compile, maxtext=maxtext)) as result:
         about = {name: version for peer in result.values() for name, version in peer.about.items()}
         for case in message.track("shapes", chosen(given)):
@@ -107,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
     results: dict[str, Any] = {"about": about, "threads": given.threads, "load": os.getloadavg()[0], "shapes": rows}
     if not given.only:
         message.say("memory: compiling two lengths")
-        results["memory"] = memory()
+        results["memory"] = apart("memory")
         if not given.no_sweep:
             message.say("sweep: head_count.py at the size of tiny.py, minutes")
             results["sweep"] = sweep.measure(given.threads, whole=given.whole_sweep)

@@ -28,16 +28,16 @@ def work(case: Case) -> dict[str, float]:
     from models import counting
 
     model = config_of(case).model
-    step = float(counting.flops_per_token(model, case.length)["value"])
+    flops = counting.flops_per_token(model, case.length)
     if case.kind == "train":
-        return {"flops": step * case.tokens}
+        return {"flops": float(flops["value"]) * case.tokens}
     element = 2 if case.dtype == "bfloat16" else 4
     read = float(counting.parameters(model)["total"] * element)
     cached = counting.kv_bytes_per_token(model, element) * (case.length + (case.new + 1) / 2) * case.batch
-    # A forward pass has a third of a training step's FLOPs.
+    forward = float(flops["forward"]) * case.batch
     return {
-        "flops": step / 3 * case.batch * case.length,
-        "new_flops": step / 3 * case.batch * case.new,
+        "flops": forward * case.length,
+        "new_flops": forward * case.new,
         "new_bytes": (read + cached) * case.new,
         "read_bytes": read,
     }
@@ -45,16 +45,13 @@ def work(case: Case) -> dict[str, float]:
 
 def reading(nbytes: int) -> float:
     """Returns the bytes/s at which an array of that size is read: by a vector-matrix product or a copy."""
-    import jax
     import jax.numpy as jnp
 
-    from eval.cost import peaks, timing
+    from eval.cost import peaks
 
     width = 1024
     matrix = jnp.ones((nbytes // (4 * width), width), jnp.float32)
-    compiled, _ = timing.compile_timed(jax.jit(jnp.matmul).lower(jnp.ones((1, len(matrix))), matrix))
-    vector = jnp.ones((1, len(matrix)))
-    seconds = float(timing.measure(lambda _: compiled(vector, matrix), None, repeats=5).min())
+    seconds = peaks.fastest(jnp.matmul, jnp.ones((1, len(matrix))), matrix)
     return max(matrix.nbytes / seconds, peaks.peaks("float32", copied=nbytes)["bandwidth"])
 
 

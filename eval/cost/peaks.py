@@ -39,7 +39,8 @@ def peaks(dtype: str, *, side: int = SIDE, copied: int = COPIED) -> dict[str, An
     }
 
 
-def _fastest(function: Callable[..., Any], *arguments: Any) -> float:
+def fastest(function: Callable[..., Any], *arguments: Any) -> float:
+    """Returns the seconds of a compiled function's fastest call of five."""
     compiled, _ = compile_timed(jax.jit(function).lower(*arguments))
     return float(measure(lambda _: compiled(*arguments), None, repeats=5).min())
 
@@ -49,7 +50,7 @@ def _product(dtype: str, side: int) -> dict[str, Any]:
     while size <= LARGEST:
         # Random numbers: some devices clock higher on zeros.
         a, b = (jax.random.normal(jax.random.key(n), (size, size), jnp.dtype(dtype)) for n in (0, 1))
-        seconds = _fastest(jnp.matmul, a, b)
+        seconds = fastest(jnp.matmul, a, b)
         rate = 2 * size**3 / seconds
         best, at = (rate, size) if rate > best else (best, at)
         if seconds > LONG:
@@ -60,4 +61,4 @@ def _product(dtype: str, side: int) -> dict[str, Any]:
 
 def _copy(nbytes: int) -> float:
     x = jnp.ones(nbytes // 4, jnp.float32)
-    return 2 * x.nbytes / _fastest(jnp.negative, x)  # one pass that reads and writes; XLA would eliminate a plain copy
+    return 2 * x.nbytes / fastest(jnp.negative, x)  # one pass that reads and writes; XLA would eliminate a plain copy
