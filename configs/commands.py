@@ -112,7 +112,7 @@ def main(argv: list[str]) -> int | None:
 
 
 def split(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns a command's name, of one word or of two (`convert from_hf`), and its declaration."""
+    """Returns a command's name, of one word or of two (`convert from_hf`), and the words after it."""
     many = 2 if words[:1] and words[0] in GROUPS else 1
     return " ".join(words[:many]), list(words[many:])
 

@@ -57,7 +57,7 @@ def pending() -> list[int]:
 
 
 def answered() -> list[int]:
-    """Records that the receiver has the signal, so that it is not sent again. Returns the signal received."""
+    """Records that the receiver has the signal, so that it is not sent again. Returns the signals that came."""
     with _lock:
         came = list(_asked)
         _asked.clear()

@@ -26,7 +26,7 @@ def forward(call: Call, arrays: Mapping[str, Array], given: Mapping[str, Array])
 
     def kernel(refs: Refs) -> None:
         q = refs["q"][...]
-        rows = _scalars(_first(size.q), size.q, 1)
+        rows = _indices(_first(size.q), size.q, 1)
 
         def step(j: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             largest, total, out = carry
@@ -123,7 +123,7 @@ def backward_queries(call: Call, arrays: Mapping[str, Array], given: Mapping[str
     def kernel(refs: Refs) -> None:
         q, d_out = refs["q"][...], refs["d_out"][...]
         logsumexp, delta = refs["logsumexp"][...][:, None], refs["delta"][...][:, None]
-        rows = _scalars(_first(size.q), size.q, 1)
+        rows = _indices(_first(size.q), size.q, 1)
         read = _reader(refs)
 
         def step(j: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
@@ -165,7 +165,7 @@ def backward_keys(call: Call, arrays: Mapping[str, Array], given: Mapping[str, A
 
     def kernel(refs: Refs) -> None:
         k, v = refs["k"][...], refs["v"][...]
-        columns = _scalars(_first(size.k), size.k, 0)
+        columns = _indices(_first(size.k), size.k, 0)
 
         def head(r: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             read = _reader(refs, r)
@@ -235,7 +235,7 @@ def _span(first: Any, size: int) -> Any:
     return pl.ds(first, size)
 
 
-def _scalars(first: Any, size: int, axis: int) -> Array:
+def _indices(first: Any, size: int, axis: int) -> Array:
     """Returns first, first + 1, ..., with a new axis: [size, 1] or [1, size]."""
     return jnp.expand_dims(first + lax.broadcasted_iota(jnp.int32, (size,), 0), axis)
 
@@ -247,7 +247,7 @@ def _reader(refs: Refs, head: Any = None) -> Callable[[Any], Array]:
 
 def _places(call: Call, refs: Refs, rows: Array, first: Any, size: int) -> Places:
     """Returns the places of the program's queries and of a block of keys."""
-    columns, span = _scalars(first, size, 0), _span(first, size)
+    columns, span = _indices(first, size, 0), _span(first, size)
     q_segments = refs["q_segments"][...][:, None] if "q_segments" in refs else None
     k_segments = refs["k_segments"][span][None, :] if "k_segments" in refs else None
     if "q_places" not in refs:
@@ -259,7 +259,7 @@ def _places(call: Call, refs: Refs, rows: Array, first: Any, size: int) -> Place
 
 def _places_of_queries(call: Call, refs: Refs, columns: Array, first: Any, size: int) -> Places:
     """Returns the places of a block of queries and of the program's keys."""
-    rows, span = _scalars(first, size, 1), _span(first, size)
+    rows, span = _indices(first, size, 1), _span(first, size)
     q_segments = refs["q_segments"][span][:, None] if "q_segments" in refs else None
     k_segments = refs["k_segments"][...][None, :] if "k_segments" in refs else None
     if "q_places" not in refs:

@@ -76,7 +76,7 @@ def backward_queries(call: Call, arrays: Mapping[str, Array], given: Mapping[str
         def _() -> None:
             refs["sum"][...] = jnp.zeros((K, size.q), jnp.float32)
             if learned:
-                refs["numbers_sum"][...] = jnp.zeros((1, N), jnp.float32)
+                refs["scalars_sum"][...] = jnp.zeros((1, N), jnp.float32)
 
         @at.counts
         def _() -> None:
@@ -86,8 +86,8 @@ def backward_queries(call: Call, arrays: Mapping[str, Array], given: Mapping[str
             weights = jnp.exp(scores.values - refs["logsumexp"][...])
             d_scores = weights * (dot(refs["v"][...], refs["d_out"][...], (1, 1)) - refs["delta"][...])
             if learned and layout is not None:
-                total = refs["numbers_sum"][...]
-                refs["numbers_sum"][...] = layout.gradient(read, places.q, places.k, d_scores, total)
+                total = refs["scalars_sum"][...]
+                refs["scalars_sum"][...] = layout.gradient(read, places.q, places.k, d_scores, total)
             d_products = derivative(scores, d_scores).astype(q.dtype)
             refs["sum"][...] += dot(k, d_products, (0, 0))
 
@@ -95,14 +95,14 @@ def backward_queries(call: Call, arrays: Mapping[str, Array], given: Mapping[str
         def _() -> None:
             refs["d_q"][...] = (call.scale * refs["sum"][...]).T.astype(refs["d_q"].dtype)
             if learned:
-                refs["d_scalars"][...] = refs["numbers_sum"][...]
+                refs["d_scalars"][...] = refs["scalars_sum"][...]
 
     N = arrays["scalars"].shape[1] if learned else 0
     outputs: dict[str, Any] = {"d_q": ((B, H, T, K), arrays["q"].dtype)}
     scratch: dict[str, Any] = {"sum": ((K, size.q), jnp.float32)}
     if learned:
         outputs["d_scalars"] = ((B, H, T // size.q, 1, N), jnp.float32)
-        scratch["numbers_sum"] = ((1, N), jnp.float32)
+        scratch["scalars_sum"] = ((1, N), jnp.float32)
     found = _by_query(call, "backward_queries", kernel, size, (low, high), arrays, given, (outputs, scratch))
     return jnp.swapaxes(found[0], 1, 2), jnp.sum(found[1], axis=(0, 2, 3)) if learned else None
 
