@@ -83,7 +83,10 @@ CITED: dict[str, dict[str, tuple[str, ...]]] = {
 }
 MULTI_QUERY = "shazeer2019mqa"  # one KV head
 MULTI_HEAD = "vaswani2017attention"  # as many KV heads as heads
-STATISTICS = {"holm": "holm1979", "wilson": "wilson1927", "newcombe": "newcombe1998"}
+STATISTICS = {
+    "holm": "holm1979", "wilson": "wilson1927", "newcombe": "newcombe1998", "bartlett": "bartlett1937",
+    "banerjee": "banerjee1960", "hesterberg": "hesterberg2015",
+}  # fmt: skip
 SOFTWARE = {"jax": "jax2018", "flax": "flax2020"}
 
 

@@ -49,7 +49,8 @@ def differences(study: Study) -> Figure | None:
     zero = alt.Chart(alt.NamedData("zero")).mark_rule(strokeDash=[4, 3]).encode(alt.X("at:Q", scale=spanning(ends)))
     bar = on("rows").mark_rule(strokeWidth=1.8, color=theme.LIGHT[0]).encode(bottom, y, x2="top:Q")
     each = on("dots").mark_point(size=14, strokeWidth=0.9, opacity=0.75, color=theme.LIGHT[6])
-    tips = tip(("arm:N", "arm", ""), ("mean:Q", "difference", "+.4f"), ("low:Q", "95% from", ".4f"))
+    sure = comparing.confidence(study)
+    tips = tip(("arm:N", "arm", ""), ("mean:Q", "difference", "+.4f"), ("low:Q", f"{sure} from", ".4f"))
     tips += tip(("high:Q", "to", ".4f"), ("p:Q", "p after Holm", ".3f"), ("seeds:Q", "seeds", ""))
     tips += tip(("shown:N", "verdict", ""))
     middle = on("rows").mark_point(filled=True, opacity=1, size=62, color=theme.LIGHT[0])
@@ -60,7 +61,7 @@ def differences(study: Study) -> Figure | None:
     chart = alt.layer(zero, bar, seeds, claimed, unclaimed).properties(width=theme.WIDTH, height=ROW * len(rows) + 10)
     side = "left of 0 is better" if measure == "loss" else "right of 0 is better"
     caption = (
-        f"Each arm minus {tested[0].baseline}, paired by seed; {side}. Bars: 95% intervals, each of one comparison; "
+        f"Each arm minus {tested[0].baseline}, paired by seed; {side}. Bars: {sure} intervals, each of one comparison; "
         f"small rings: single seeds. Filled: significant at 5% after Holm ({tested[0].family} comparisons)."
     )
     if len(results) > MOST:

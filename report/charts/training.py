@@ -25,7 +25,8 @@ from report.charts.figures import (
 )
 from report.claims import comparable
 from report.page.formats import count, shortened
-from report.reading.directories import Arm, Run, Study, items, mapping, number
+from report.reading import curriculum
+from report.reading.directories import Arm, Run, Study, number
 from report.reading.frames import positions
 from report.reading.measures import (
     from_eval,
@@ -111,12 +112,11 @@ def _stages(study: Study, last: float) -> list[dict[str, Any]]:
     """Returns the ends of the arms' curriculum stages: a row per end, with tokens and the stage."""
     ends: dict[float, str] = {}
     for arm in study.arms:
-        data, tokens = mapping(config_of(arm).get("data")), 0.0
-        for raw in items(data, "curriculum"):
-            stage = {**data, **{key: value for key, value in mapping(raw).items() if value is not None}}
-            tokens += number(stage.get("steps")) * number(stage.get("length")) * number(stage.get("batch_size"))
-            if math.isfinite(tokens) and 0 < tokens < last:
-                ends.setdefault(tokens, f"length {number(stage.get('length')):g}")
+        tokens = 0.0
+        for stage in curriculum.stages(config_of(arm)):
+            tokens += stage.tokens
+            if 0 < tokens < last:
+                ends.setdefault(tokens, f"length {stage.length:g}")
     return [{"tokens": end, "stage": ends[end]} for end in sorted(ends)[:STAGES]]
 
 

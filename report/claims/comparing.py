@@ -91,7 +91,7 @@ class Comparison:
         """How many seeds would show a difference of `care` 4 times in 5; None if none would, or without `care`."""
         if self.measure != "loss" or not math.isfinite(self.care):
             return None
-        return self.difference.seeds_to_see(self.care, self.family)
+        return self.difference.seeds_to_see(self.care, self.family, self.level)
 
     @property
     def better(self) -> bool:
@@ -172,6 +172,28 @@ def looked_at(study: Study) -> tuple[Study, float]:
     seen = set(study.seeds[: result.seeds])
     arms = [replace(arm, runs=[run for run in arm.runs if run.seed in seen]) for arm in study.arms]
     return replace(study, arms=arms), result.level
+
+
+def confidence(study: Study) -> str:
+    """Returns the confidence of the intervals of differences, `95%`; with looks that of the last complete."""
+    result = look(study)
+    return f"{100 * (1 - (LEVEL if result is None else result.level)):.4g}%"
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The differences that a study tests: of arms from the baseline, and of RoPE scalings from an arm's own."""
+
+    arms: list[Difference]
+    scalings: list[Difference]
+
+
+def tested(study: Study, measure: str) -> Tested:
+    """Returns the tested differences in a measure, "loss" or "retrieval"."""
+    result = claims(study)
+    arms = [one.difference for one in result.arms if one.measure == measure and math.isfinite(one.p_holm)]
+    lines = [line for table in result.scalings if table.measure == measure for line in table.lines]
+    return Tested(arms, [line.difference for line in lines if line.difference and math.isfinite(line.p_holm)])
 
 
 def _comparisons(study: Study) -> list[Comparison]:
@@ -322,7 +344,7 @@ def _corrected(
     smaller = iter(holm([_equivalence(one) for arms, _, _ in studies for one in arms]))
     arms_of = [[_judged(one, next(adjusted), size, next(smaller)) for one in arms] for arms, _, _ in studies]
     tables_of = [
-        [replace(table, lines=tuple(_held(line, next(adjusted)) for line in table.lines)) for table in tables]
+        [replace(table, lines=tuple(_held(line, next(adjusted), size) for line in table.lines)) for table in tables]
         for _, tables, _ in studies
     ]
     ladders_of = [
@@ -358,21 +380,24 @@ def _judged(one: Comparison, p: float, size: int, smaller: float) -> Comparison:
     return replace(one, p_holm=p, family=size, verdict=verdict, within_care=inside)
 
 
-def _held(line: "ScalingLine", p: float) -> "ScalingLine":
-    return replace(line, resolved=line.difference is not None and line.difference.resolved and p <= LEVEL)
+def _held(line: "ScalingLine", p: float, size: int) -> "ScalingLine":
+    resolved = line.difference is not None and line.difference.resolved and p <= LEVEL
+    return replace(line, resolved=resolved, p_holm=p, family=size)
 
 
 @dataclass(frozen=True)
 class ScalingLine:
     """One scaling at one length: its estimate, and its difference from the run's own scaling (None for that itself).
 
-    `resolved`: the difference is, after Holm's correction over the report's claims, tested at `level`.
+    `resolved`: the difference is, after Holm's correction over the report's `family` claims, tested at `level`.
     """
 
     scaling: str
     estimate: Estimate
     difference: Difference | None
     resolved: bool = False
+    p_holm: float = math.nan
+    family: int = 1
     level: float = LEVEL
     stretch: float = math.nan  # factor by which the slowest rotary pair is slowed: the scaling's strength
 

@@ -1,7 +1,7 @@
 """The claims in words: one sentence per comparison."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from report.claims.comparable import DIFFERS, NOTE, REFUSED, marks, matched, reference_arm, within
@@ -15,9 +15,11 @@ from report.claims.comparing import (
     ScalingTable,
     claims,
     comparisons,
+    confidence,
     is_open,
     look,
     scaling_tables,
+    tested,
 )
 from report.page.formats import PLUS_MINUS, counted, decimals, fixed, interval, listed, multiple, percent, plural
 from report.reading import selecting
@@ -269,7 +271,10 @@ def _moved(measure: str, line: ScalingLine, label: dict[str, str]) -> str:
 def _open(measure: str, line: ScalingLine, label: dict[str, str]) -> str:
     gap = line.difference
     assert gap is not None
-    return f"{label[line.scaling]} ({amount(measure, gap.mean, gap.half, signed=True)} {_within(measure, gap)})"
+    why = ""
+    if gap.resolved:  # and not `line.resolved`: only the correction can have refused it
+        why = f"; its own interval excludes 0, but p = {line.p_holm:.2g} after Holm's correction ({line.family} claims)"
+    return f"{label[line.scaling]} ({amount(measure, gap.mean, gap.half, signed=True)} {_within(measure, gap)}{why})"
 
 
 def comparability(study: Study) -> list[Sentence]:
@@ -311,24 +316,51 @@ def preface(study: Study) -> str:
 
 def statistics(study: Study) -> str:
     """Returns the number of claims that the report corrects over, and the sources of variation in its intervals."""
-    result = claims(study)
-    gaps = [one.difference for one in result.arms if one.measure == "loss" and one.verdict in (RESOLVED, UNRESOLVED)]
-    pooled = max((gap.pooled for gap in gaps), default=0)
+    family = claims(study).family
     parts = []
-    if result.family > 1:
+    if family > 1:
         parts.append(
-            f"All {result.family} claims tested in this report are one family: a significant difference is so at "
+            f"All {family} claims tested in this report are one family: a significant difference is so at "
             "5% after Holm's correction over them; intervals are those of single comparisons."
         )
+    return " ".join([*parts, *noise(study)])
+
+
+def noise(study: Study, cite: Callable[[str], str] = lambda key: "") -> list[str]:
+    """Returns what the intervals of differences include besides the seeds' own deviation, in sentences.
+
+    Args:
+        cite: from a key of `citations.STATISTICS` to the citation put after its method.
+    """
+    gaps: list[Difference] = []
+    pooled, results = [], []
+    for measure, unit in (("loss", "losses"), ("retrieval", "shares")):
+        of = tested(study, measure)
+        gaps += [*of.arms, *of.scalings]
+        for own, noun in ((of.arms, "arms"), (of.scalings, "RoPE scalings")):
+            most = max(own, key=lambda gap: gap.pooled, default=None)
+            if most is not None and most.pooled:
+                pooled.append(f"{most.pooled} {noun} for {unit} ({most.freedom:.0f} degrees of freedom)")
     if pooled:
-        freedom = (pooled - 1) * (len(gaps[0].seeds) - 1)
-        parts.append(
-            f"The deviation of losses between seeds is pooled over {pooled} arms ({freedom} degrees of freedom): "
-            "Bartlett's test does not reject a common one."
+        results.append(
+            f"The deviation between seeds is pooled over {listed(pooled)} where Bartlett's test{cite('bartlett')} does "
+            "not reject a common one."
+        )
+    if any(gap.floor for gap in gaps):
+        results.append(
+            f"Where Bartlett's test{cite('bartlett')} rejects a common deviation between seeds, a difference has its "
+            "own degrees of freedom, and the larger of its own and the pooled deviation."
         )
     if any(gap.text_error > 0 for gap in gaps):
-        parts.append("Intervals of differences of losses include the choice of seeds and of validation text.")
-    return " ".join(parts)
+        results.append(
+            f"Intervals of differences of losses include the choice of seeds and of validation text{cite('banerjee')}."
+        )
+    if any(math.isfinite(gap.bootstrap[0]) for gap in gaps):
+        results.append(
+            "Each end of an interval is the farther of Student's t and of the expanded percentile bootstrap"
+            f"{cite('hesterberg')}."
+        )
+    return results
 
 
 def looks(study: Study) -> str:
@@ -337,6 +369,7 @@ def looks(study: Study) -> str:
     if result is not None and plan is not None:
         levels = ", ".join(f"{100 * plan.level(number):.3g}%" for number in range(1, result.of + 1))
         made = f"Seeds are added by plan: looks at {listed([str(one) for one in plan.looks])} seeds, tested at {levels}"
+        made += f"; intervals of differences are {confidence(study)}"
         if not result.number:
             return f"{made}; the first look is not complete."
         left = [one.arm for one in comparisons(study) if one.measure == "loss" and is_open(one)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from configs.columns import COLUMNS
 from configs.evaluations import EVALUATIONS
 from report.claims.comparable import swept
-from report.claims.comparing import RESOLVED, comparisons
+from report.claims.comparing import RESOLVED, comparisons, confidence
 from report.page import formats
 from report.page.formats import plural
 from report.page.table import Cell, Column, Table
@@ -220,8 +220,9 @@ def caption(table: Table, columns: list[Column]) -> str:
     family = max((one.family for one in comparisons(study) if one.measure == "loss"), default=0)
     if "difference" in keys and study.baseline:
         sentences.append(
-            f"{formats.DELTA} baseline: difference of loss from {study.baseline}, paired by seed, with its 95% "
-            f"t-interval; * significant at 5% after Holm's correction over {plural(family, 'comparison')}."
+            f"{formats.DELTA} baseline: difference of loss from {study.baseline}, paired by seed, with its "
+            f"{confidence(study)} interval; * significant at 5% after Holm's correction over "
+            f"{plural(family, 'comparison')}."
         )
     if "p" in keys:
         sentences.append(f"p: of the paired t-test, after Holm's correction over {plural(family, 'comparison')}.")
@@ -235,7 +236,7 @@ def caption(table: Table, columns: list[Column]) -> str:
     if "target" in keys:
         sentences.append(f"To target: {notes['target']} over seeds.")
     if keys & {*SPEEDS, "memory", "kv", "parameters", "flops"}:
-        sentences.append("Speeds, memory and sizes are medians over seeds.")
+        sentences.append("Speeds, memory and sizes are medians over seeds; ranges are of the slowest and the fastest.")
     if "flops" in keys and notes["flops"]:
         sentences.append(f"FLOPs/token: {notes['flops']}.")
     if "seeds" in keys:

@@ -8,10 +8,12 @@ import math
 import re
 
 from configs import citations
+from report.claims import words
 from report.claims.comparable import swept
-from report.claims.comparing import comparisons
+from report.claims.comparing import claims, comparisons, confidence, tested
 from report.page import formats
 from report.page.formats import count, listed, plural
+from report.reading import curriculum
 from report.reading.directories import Run, Study, Sweep, dig, mapping, number, text
 from report.reading.settings import config_of, flat
 
@@ -27,6 +29,13 @@ WRITTEN = {
     "layernorm": "LayerNorm", "adamw": "AdamW", "muon": "Muon", "lion": "Lion", "adafactor": "Adafactor",
     "schedule_free_adamw": "schedule-free AdamW",
 }  # fmt: skip
+# Kinds of attention as written in papers, by what they cite; without an entry it is grouped-query.
+ATTENTION = {
+    (citations.MULTI_QUERY,): "multi-query",
+    (citations.MULTI_HEAD,): "multi-head",
+    citations.CITED["model.attention.kind"]["mla"]: "multi-head latent",
+    citations.CITED["model.attention.kind"]["differential"]: "differential",
+}
 VERSIONS = ("python", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 _CITATION = re.compile(r" \[@([\w;@ -]+)\]")
 
@@ -91,7 +100,7 @@ def _model(facts: _Facts) -> str:
         groups, dim = value("model.num_kv_heads"), value("model.head_dim")
         kv = f" ({groups} KV {'head' if groups == '1' else 'heads'})" if groups else ""
         parts.append(f"{plural(int(heads), 'head') if heads.isdigit() else heads}{f' of dim {dim}' if dim else ''}{kv}")
-    parts.append(f"{_attention(facts)}attention{facts.cite('model.attention.kind')}")
+    parts.append(f"{_attention(facts)} attention{facts.cite('model.attention.kind')}")
     kind = value("model.position.kind")
     theta = value("model.position.rope.theta") if kind in citations.ROTARY else ""
     parts.append(f"{_written(kind)} positions{f' (theta {_plain(theta)})' if theta else ''}"
@@ -118,16 +127,9 @@ def _written(value: str) -> str:
 
 
 def _attention(facts: _Facts) -> str:
-    """Returns the kind of attention, if all arms have one: `grouped-query `."""
-    heads, groups = facts.value("model.num_heads"), facts.value("model.num_kv_heads")
-    cited = {one.get("model.attention.kind") for one in facts.cited}
-    if cited == {citations.CITED["model.attention.kind"]["mla"]}:
-        return "multi-head latent "
-    if cited == {(citations.MULTI_QUERY,)}:
-        return "multi-query "
-    if cited == {(citations.MULTI_HEAD,)}:
-        return "multi-head "
-    return "grouped-query " if heads and groups else ""
+    """Returns the arms' kinds of attention: `multi-head and grouped-query`."""
+    cited = dict.fromkeys(one.get("model.attention.kind", ()) for one in facts.cited)
+    return listed([ATTENTION.get(keys, "grouped-query") for keys in cited])
 
 
 def _varied(facts: _Facts) -> str:
@@ -157,8 +159,21 @@ def _data(facts: _Facts) -> str:
     if length:
         batch = facts.value("data.batch_size")
         said.append(f"Rows have {length} tokens{f', batches have {batch} rows' if batch else ''}.")
+    said += _curricula(facts)
     sources = _mixture(facts)
     return " ".join([*said, f"Rows are drawn by weight from {listed(sources)}." if sources else ""]).strip()
+
+
+def _curricula(facts: _Facts) -> list[str]:
+    """Returns the stages of training before the main setting, where arms have any, in a sentence."""
+    stages = {arm.name: curriculum.stages(config_of(arm)) for arm in facts.study.arms}
+    several = len({tuple(own) for own in stages.values()}) > 1
+    said = []
+    for name, own in stages.items() if several else list(stages.items())[:1]:
+        if own:
+            parts = [f"{count(one.tokens)} tokens in rows of {one.length:g}" for one in own]
+            said.append(f"Training{f' of {name}' if several else ''} begins with {listed(parts)} (a curriculum).")
+    return said
 
 
 def _mixture(facts: _Facts) -> list[str]:
@@ -211,32 +226,47 @@ def _seeds(study: Study) -> str:
              for status in ("failed", "diverged")}  # fmt: skip
     left = [f"{amount} {status}" for status, amount in ended.items() if amount]
     noun = "seed" if done == [1] else "seeds"
-    said = f"Each of {plural(len(study.arms), 'arm')} has {amount}{planned} finished {noun}; a seed sets the initial "
-    said += "parameters and the order of the data, and is the same in every arm."
+    arms = f"Each of {plural(len(study.arms), 'arm')}" if len(study.arms) != 1 else "The arm"
+    said = f"{arms} has {amount}{planned} finished {noun}; a seed sets the initial parameters and the order of the data"
+    said += ", and is the same in every arm." if len(study.arms) != 1 else "."
     return said + (f" Of all runs {listed(left)}; they are in no statistic." if left else "")
 
 
 def _statistics(study: Study) -> str:
-    result = comparisons(study)
-    if not result:
+    losses, shares = tested(study, "loss"), tested(study, "retrieval")
+    if not any((losses.arms, losses.scalings, shares.arms, shares.scalings)):
         return ""
-    family = max(one.family for one in result)
-    said = [
-        f"Arms are compared with {result[0].baseline} by the paired differences of equal seeds, with 95% intervals of "
-        "Student's t. A difference is called significant if p, after Holm's correction"
-        f"{_cited(citations.STATISTICS['holm'])} over {plural(family, 'comparison')}, is at most 0.05."
-    ]
-    if any(one.measure != "loss" for one in result):
+    said = []
+    if losses.arms or shares.arms:
+        said.append(
+            f"Arms are compared with {comparisons(study)[0].baseline} by the paired differences of equal seeds."
+        )
+    if losses.scalings or shares.scalings:
+        said.append("RoPE scalings, applied at evaluation only, are compared with the trained one in each arm, by the "
+                    "paired differences of equal seeds at each length.")  # fmt: skip
+    if losses.arms or losses.scalings:
+        said.append(f"Differences of losses have {confidence(study)} intervals of Student's t.")
+    if shares.arms or shares.scalings:
         said.append(
             "Shares have at each end the wider of Student's t over seeds, on the logit scale, and Wilson's interval"
-            f"{_cited(citations.STATISTICS['wilson'])} over the rows of all seeds; differences of shares hold both too"
-            f"{_cited(citations.STATISTICS['newcombe'])}."
+            f"{_cited(citations.STATISTICS['wilson'])} over the rows of all seeds; differences of shares have the "
+            "wider of Student's t over seeds and Newcombe's interval over the rows"
+            f"{_cited(citations.STATISTICS['newcombe'])}, at {confidence(study)}."
         )
+    said += words.noise(study, lambda key: _cited(citations.STATISTICS[key]))
+    said.append(
+        f"A difference is called significant if p, after Holm's correction{_cited(citations.STATISTICS['holm'])} over "
+        f"the {plural(claims(study).family, 'claim')} of the report, is at most 0.05; intervals are those of single "
+        "comparisons."
+    )
     if math.isfinite(study.care):
         said.append(f"The smallest difference of losses that matters was set to {study.care:g} nats beforehand.")
     if study.plan:
         looks = ", ".join(map(str, study.plan.looks))
-        said.append(f"Seeds were added by a plan of looks at {looks} seeds, over which the level is divided.")
+        said.append(
+            f"Seeds were added by a plan of looks at {looks} seeds, over which the level is divided; tests and "
+            "intervals are at the level of the last complete look."
+        )
     return " ".join(said)
 
 

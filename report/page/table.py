@@ -13,7 +13,7 @@ from configs.errors import ConfigError
 from configs.evaluations import EVALUATIONS, evaluation
 from configs.rules import tasks
 from report.claims.comparable import Mark, agreements, marks, matched, reference_arm
-from report.claims.comparing import Comparison, comparisons, shown
+from report.claims.comparing import Comparison, comparisons, confidence, shown
 from report.page import formats
 from report.page.formats import DASH, PLUS_MINUS, decimals, fixed, interval, percent
 from report.reading import distance, settings, target
@@ -74,7 +74,6 @@ AT_MOST = "\N{LESS-THAN OR EQUAL TO}"
 AT_LEAST = "\N{GREATER-THAN OR EQUAL TO}"
 RETRIEVAL = "eval/retrieval.json:by_length"
 EFFECTIVE = "eval/retrieval.json:effective_length.accuracy"
-_DIFFERENCE = Column("difference", f"{formats.DELTA} baseline", "nats, paired by seed", source=LOSS)
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,9 @@ def _columns(study: Study, lengths: list[float], compared: bool) -> list[Column]
     columns = [Column("arm", "arm", numeric=False)]
     if _asked(study, "loss"):
         columns += [Column("loss", "val. loss", f"{loss_unit(study)}, 95% interval", source=LOSS)]
-        columns += [_DIFFERENCE] if compared else []
+        if compared:
+            note = f"nats, paired by seed, {confidence(study)}"
+            columns += [Column("difference", f"{formats.DELTA} baseline", note, source=LOSS)]
         if compared and "p" in study.columns:
             columns += [Column("p", "p (Holm)", "of the difference", source=LOSS)]
         columns += [

@@ -59,6 +59,7 @@ class Difference:
         bootstrap: the bootstrap's interval, which `low` and `high` contain; nan with fewer than BOOTSTRAP_FROM seeds.
         freedom: degrees of freedom of `deviation`; nan: seeds - 1.
         pooled: number of arms over which the deviation is pooled; 0: it is these seeds' own.
+        floor: number of arms whose pooled deviation is a minimum of this one (`Pooled.refused`); 0: there is none.
         text_error: standard error that other text would add; 0 if unknown or not counted.
         text_freedom: degrees of freedom of `text_error`.
         few: the seeds are too few for a meaningful interval.
@@ -73,6 +74,7 @@ class Difference:
     bootstrap: tuple[float, float] = (math.nan, math.nan)
     freedom: float = math.nan
     pooled: int = 0
+    floor: int = 0
     text_error: float = 0.0
     text_freedom: float = math.inf
     few: bool = False
@@ -111,12 +113,14 @@ class Difference:
         number = len(self.seeds)
         return math.nan if number < 2 else self.spread(number).seen(level / max(1, comparisons))
 
-    def seeds_to_see(self, size: float, comparisons: int = 1, most: int = 10_000) -> int | None:
+    def seeds_to_see(
+        self, size: float, comparisons: int = 1, level: float = 1 - CONFIDENCE, most: int = 10_000
+    ) -> int | None:
         """Returns how many seeds would detect a true difference of `size` with probability POWER, at this spread.
 
         Args:
             size: above 0.
-            comparisons: as in `smallest_seen`.
+            comparisons, level: as in `smallest_seen`.
             most: the largest number considered.
 
         Returns:
@@ -126,7 +130,7 @@ class Difference:
             return None
 
         def enough(number: int) -> bool:
-            return self.spread(number).seen((1 - CONFIDENCE) / max(1, comparisons)) <= size
+            return self.spread(number).seen(level / max(1, comparisons)) <= size
 
         low, high = 1, 2
         while not enough(high):
@@ -301,8 +305,8 @@ def paired(arm: Mapping[int, float], baseline: Mapping[int, float], noise: Noise
     p, half = spread.p(abs(mean)), spread.half(noise.level)
     resampled = noise.resampled if math.isfinite(noise.resampled[0]) else bootstrap(differences, noise.level)
     low, high = np.nanmin([mean - half, resampled[0]]), np.nanmax([mean + half, resampled[1]])
-    pooled = noise.arms if math.isfinite(noise.freedom) else 0
-    return replace(result, low=float(low), high=float(high), p=p, bootstrap=resampled, pooled=pooled)
+    pooled, floor = (noise.arms, 0) if math.isfinite(noise.freedom) else (0, noise.arms)
+    return replace(result, low=float(low), high=float(high), p=p, bootstrap=resampled, pooled=pooled, floor=floor)
 
 
 def bootstrap(values: np.ndarray, level: float = 1 - CONFIDENCE) -> tuple[float, float]:

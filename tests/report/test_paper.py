@@ -138,3 +138,13 @@ def test_methods_name_a_text_only_if_one_was_read(study: Study, files: int, said
     runs = [dataclasses.replace(run, info={**run.info, "data": data}) for run in study.arms[0].runs]
     one = dataclasses.replace(study, arms=[dataclasses.replace(study.arms[0], runs=runs)])
     assert dict(methods.paragraphs(one))["Data"].startswith(said)
+    assert "curriculum" not in dict(methods.paragraphs(one))["Data"]
+
+
+def test_methods_name_the_curriculum_and_one_arm_is_not_each_of_several(study: Study) -> None:
+    stages = [{"steps": 10, "length": 15, "batch_size": 100}, {"steps": 10, "length": 31}]
+    arm = study.arms[0]
+    config = {**arm.config, "data": {**arm.config["data"], "batch_size": 50, "curriculum": stages}}
+    text = dict(methods.paragraphs(dataclasses.replace(study, arms=[dataclasses.replace(arm, config=config)])))
+    assert "begins with 15.0k tokens in rows of 15 and 15.5k tokens in rows of 31 (a curriculum)" in text["Data"]
+    assert text["Seeds"].startswith("The arm has") and "every arm" not in text["Seeds"]

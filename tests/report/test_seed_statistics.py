@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from report.charts import effects
 from report.claims import words
 from report.claims.comparing import RESOLVED, UNRESOLVED, claims, comparisons
+from report.page import latex, methods, table
 from report.reading.directories import Arm, Run, Study, Sweep
 from report.statistics import pooling, sequential, shares, text_noise
 from report.statistics.intervals import Noise, Spread, paired, wilson
@@ -243,3 +245,32 @@ def test_no_power_is_told_that_is_impossible() -> None:
 def test_seeds_added_after_a_look_without_a_plan_are_said_to_be() -> None:
     assert "2 looks, at 3 and 5 seeds. With so many up to 10%" in words.preface(study(noisy(0.0), looked=[3]))
     assert "look" not in words.preface(study(noisy(0.0)))
+
+
+def test_intervals_of_a_look_are_labelled_with_its_confidence_and_seeds_are_counted_at_its_level() -> None:
+    plan = sequential.Plan((5, 10, 20), 0.01)
+    planned, fixed = (study(noisy(0.001, 5, scale=0.02), care=0.01, **more) for more in ({"plan": plan}, {}))
+    said = [dict(methods.paragraphs(one))["Statistics"] for one in (planned, fixed)]
+    assert "99.5% intervals" in said[0] and "95% intervals" in said[1] and "99.5%" not in said[1]
+    assert "intervals of differences are 99.5%" in words.preface(planned)
+    for one, sure in ((planned, "99.5%"), (fixed, "95%")):
+        caption = latex.caption(table.build(one), table.build(one).columns)
+        assert f"paired by seed, with its {sure} interval" in caption
+        figure = effects.differences(one)
+        assert figure is not None and f"Bars: {sure} intervals" in figure.caption
+    needed = [comparisons(one)[0].seeds_for_care or 0 for one in (planned, fixed)]
+    gaps = np.random.default_rng(5).normal(0.01, 0.02, (4000, needed[0]))
+    seen = float(np.mean(stats.ttest_1samp(gaps, 0, axis=1).pvalue < 0.005))
+    assert seen == pytest.approx(0.8, abs=0.03) and needed[0] > needed[1]
+
+
+def test_methods_name_every_source_of_an_interval_and_only_those() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.normal(2, 0.1, 6)
+    even = {name: (base + rng.normal(0, 0.01, 6)).tolist() for name in "abcd"}
+    odd = {**even, "d": (base + rng.normal(0, 0.04, 6)).tolist()}
+    pooled, refused, two = (dict(methods.paragraphs(study(one)))["Statistics"] for one in (even, odd, noisy(0.0)))
+    assert "pooled over 4 arms for losses (15 degrees of freedom) where Bartlett's test [@bartlett1937]" in pooled
+    assert "bootstrap [@hesterberg2015]" in pooled and "rejects" not in pooled and "validation text" not in pooled
+    assert "Where Bartlett's test [@bartlett1937] rejects" in refused and "is pooled" not in refused
+    assert not any(word in two for word in ("Bartlett", "bootstrap", "validation text"))

@@ -1,6 +1,7 @@
 """What the report says: resolved, not resolved, one seed, not comparable; about arms and about RoPE scalings."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ import pytest
 
 from report.claims import words
 from report.claims.comparable import marks
+from report.claims.comparing import scaling_tables
 from report.page import table
 from report.reading.directories import Study, read
+from report.statistics.intervals import Difference
 from tests.report import synthetic
 
 
@@ -208,6 +211,18 @@ def test_scalings_are_told_apart_only_where_their_difference_exceeds_its_interva
     claims, open_ = sentence.text.split("Against raw RoPE, significant at 5%: ")[1].split("Not resolved: ")
     assert "linear higher by 0.5" in claims and "yarn lower by 0.5" in claims and "ntk" not in claims
     assert open_.startswith("ntk (+0.001 nats ±0.014")
+
+
+def test_a_scaling_whose_interval_excludes_0_says_why_it_is_not_claimed(tmp_path: Path) -> None:
+    table = scaling_tables(study(scaled(tmp_path, [0.01, -0.01, 0.004])))[0]
+    gap = Difference(0.117, 0.005, 0.229, 0.03, (0, 1, 2))  # p = 0.03 alone, 0.09 among three
+    line = replace(table.lines[1], difference=gap, resolved=False, p_holm=0.09, family=3)
+    (first,), _ = words.scalings(study(tmp_path))
+    assert "excludes 0" not in first.text
+    label = {line.scaling: "ntk"}
+    said = words._open("loss", line, label)
+    assert said.startswith("ntk (+0.117 nats \N{PLUS-MINUS SIGN}0.112; its own interval excludes 0, but p = 0.09 ")
+    assert said.endswith("Holm's correction (3 claims))")
 
 
 def test_scalings_of_one_seed_are_measurements_only(tmp_path: Path) -> None:
