@@ -15,6 +15,7 @@ control is.
 if not __package__:  # started by path, so nothing can be imported
     raise SystemExit("error: start it from the checkout as a module: python -m eval.coordinates")
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from configs import cli, fields, validate
 from configs.errors import ConfigError, UserError
 from eval import options
 from models import initialise
+from models.observed import Wrapped
 from models.transformer import Transformer
 from training.run_directory.files import write_json
 from training.step import optimizer, train_step
@@ -113,16 +115,14 @@ def _activations(model: Transformer, tokens: Array) -> dict[str, Array]:
     """Returns the residual stream after each layer, and the logits, float32."""
     results: dict[str, Array] = {}
 
-    def watched(index: int, block: Any) -> Any:
-        def call(*args: Any, **how: Any) -> Any:
-            x, *rest = block(*args, **how)
-            results[f"layer {index + 1}"] = x.astype(jnp.float32)
-            return x, *rest
-
-        return call
+    def watched(index: int, block: Any, *args: Any, **how: Any) -> Any:
+        x, *rest = block(*args, **how)
+        results[f"layer {index + 1}"] = x.astype(jnp.float32)
+        return x, *rest
 
     model.scan, model.remat = False, "none"
-    hidden = model.hidden(tokens, layers=[watched(i, block) for i, block in enumerate(model.layers())])
+    layers: Any = [Wrapped(block, functools.partial(watched, i)) for i, block in enumerate(model.layers())]
+    hidden = model.hidden(tokens, layers=layers)
     return {**results, "logits": model.logits(hidden)}
 
 

@@ -70,6 +70,20 @@ class Layer:
         return jnp.einsum("bnhv,hvd->bnhd", self.out_BTHV[:, at].astype(jnp.float32), self.out_HVD)
 
 
+class Wrapped:
+    """A block that is called by `call(block, x, ...)`; everything else is the block's."""
+
+    def __init__(self, block: Block, call: Callable[..., Any]) -> None:
+        self.block, self.call = block, call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.block, name)
+
+    def __call__(self, *args: Any, **how: Any) -> Any:
+        """Calls the block through `call`."""
+        return self.call(self.block, *args, **how)
+
+
 def observe(
     model: Transformer,
     tokens_BT: Array,
@@ -109,14 +123,11 @@ def observe(
             results.append(look(Layer(x_BTD, q, k, v, attended, out, out_HVD, requested)))
         return out
 
-    def watched(index: int, block: Block) -> Any:
-        def call(x_BTD: Array, *args: Any, **how: Any) -> Any:
-            block.attention.look = functools.partial(seen, index, x_BTD, block.attention.out.kernel[...])
-            return block(x_BTD, *args, **how)
-
-        return call
+    def watched(index: int, block: Block, x_BTD: Array, *args: Any, **how: Any) -> Any:
+        block.attention.look = functools.partial(seen, index, x_BTD, block.attention.out.kernel[...])
+        return block(x_BTD, *args, **how)
 
     # A scan or a recomputed layer would keep what was seen for itself.
     model.scan, model.remat = False, "none"
-    layers = [watched(index, block) for index, block in enumerate(model.layers())]
+    layers: Any = [Wrapped(block, functools.partial(watched, index)) for index, block in enumerate(model.layers())]
     return model.hidden(tokens_BT, positions_BT, segments_BT, layers=layers), results

@@ -66,11 +66,8 @@ def evaluate(run: Run, progress: Quiet) -> dict[str, Any]:
     length = expected.length or run.config.data.length
     if reason := unreachable(run.config.model, length):
         raise UserError(f"eval.heads.length = {length}: {reason}")
-    if reason := _no_distributions(run.config.model):
+    if reason := unmeasured(run.config.model):
         raise UserError(f"evals = heads: {reason}")
-    if len({of.num_heads for of in layers.heads(run.config.model)}) > 1:
-        pattern = run.config.model.attention.pattern
-        raise UserError(f"model.attention.pattern = {pattern!r}: eval.heads needs equally many heads in every layer")
     batches = list(_batches(run, length, expected.rows))
     if not batches:
         raise UserError(f"eval.heads.length = {length}: there are no held-out rows")
@@ -164,13 +161,15 @@ def _row_losses(losses: list[np.ndarray], weights: list[np.ndarray]) -> tuple[np
     )
 
 
-def _no_distributions(model: ConfigDict) -> str | None:
-    """Returns why a model's weights are not distributions over keys; None if they are."""
+def unmeasured(model: ConfigDict) -> str | None:
+    """Returns why a model's heads have no statistics: its weights are no distributions over keys; None if they have."""
+    if len({of.num_heads for of in layers.heads(model)}) > 1:
+        return f"model.attention.pattern = {model.attention.pattern!r}: its layers have different numbers of heads"
     if model.attention.kind == "differential":
         return "model.attention.kind = 'differential': its weights may be negative, not a distribution over keys"
     for switch in switches.active(model):
         if not switch.maps:
-            return f"{switch.weighting}: its weights do not add up to 1, not a distribution over keys"
+            return f"{switch.weighting}: its weights need not add up to 1, not a distribution over keys"
     return None
 
 

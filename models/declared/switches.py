@@ -110,6 +110,7 @@ SWITCHES: dict[str, Switch] = {
         _talking,
         _talking_flops,
         weighting="model.attention.talking_heads = True",
+        maps=False,  # the second mixing's weights may be negative
         unremovable="heads read one another's scores",
     ),
     "sigmoid": Switch(

@@ -111,3 +111,12 @@ def test_the_check_fails_where_it_must():
     assert not good and "muP is not flat: slopes of layer 1 +0.66" in words
     good, words = coordinates.verdict(flat_one, flat_one)
     assert not good and "required for a valid check" in words
+
+
+def test_the_coordinate_check_watches_layers_of_every_switch_without_changing_them():
+    one = config(BASE, **{"model.attention.value_residual": "learned"})
+    graph, params = initialise(one.model, 0)
+    expected = nnx.merge(graph, params)(jnp.asarray(BATCH["tokens"]))
+    seen = coordinates._activations(nnx.merge(graph, params), jnp.asarray(BATCH["tokens"]))
+    np.testing.assert_allclose(seen["logits"], expected, atol=1e-5)
+    assert {"layer 1", "layer 2"} < seen.keys()
