@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from string import ascii_uppercase, digits
+from string import ascii_lowercase, ascii_uppercase, digits
 
 import pytest
 
@@ -17,7 +17,12 @@ from training.run_directory import run as runs
 
 LENGTH = 15  # tokens that the model trains at
 FAR = (4, 8, 16, 32)  # times that; not every task has rows as short as the first of them
-CAPITALS = {"variable_tracking"}  # its names, which the model's tokenizer has no tokens for
+QA_LENGTH = 255  # of the rows that `qa` calls the training length: no paragraph and its question fit LENGTH
+# Characters of tasks whose texts have some that the model's tokenizer has no tokens for, as many as it has.
+ALPHABETS = {
+    "variable_tracking": ascii_uppercase + "abcdeghiklnorstuwy" + digits + " .,:;#=\n",
+    "qa": ascii_lowercase + ascii_uppercase[:18] + digits + " .,:;#=\n",
+}
 
 
 @pytest.fixture(scope="module")
@@ -33,30 +38,46 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> runs.Run:
     return dataclasses.replace(run, tokenizer=tokenizers.load(run.config.data, None, run.config.model.vocab_size))
 
 
-def capitals(run: runs.Run) -> tokenizers.Tokenizer | None:
-    """Returns a tokenizer as large as the run's, with capitals: the pairs that the model learned are no text."""
+def written_in(run: runs.Run, alphabet: str) -> tokenizers.Tokenizer | None:
+    """Returns a tokenizer as large as the run's, of other characters: the pairs that the model learned are no text."""
     own = json.loads(passkey.TOKENIZER.read_text())
-    written = [*ascii_uppercase, *"abcdeghiklnorstuwy", *digits, *" .,:;#=\n"]
     special = {one["content"]: one["id"] for one in own["added_tokens"]}
-    own["model"]["vocab"] = {character: index for index, character in enumerate(written)} | special
-    path = Path(run.workdir) / "capitals.json"
+    own["model"]["vocab"] = {character: index for index, character in enumerate(alphabet)} | special
+    path = Path(run.workdir) / "alphabet.json"
     path.write_text(json.dumps(own))
     data = run.config.data.copy_and_resolve_references()
     data.tokenizer = str(path)
     return tokenizers.load(data, None, run.config.model.vocab_size)
 
 
+def _words(run: runs.Run) -> str:
+    """Writes paragraphs and questions, in SQuAD's format."""
+    paragraphs = []
+    for index in range(200):
+        name, place = (f"{word}{index:03d}" for word in ("person ", "town "))
+        context = f"{name} lives in {place}."
+        answer = {"text": place, "answer_start": context.index(place)}
+        asked = {"question": f"where does {name} live", "answers": [answer], "id": str(index)}
+        paragraphs.append({"context": context, "qas": [asked]})
+    path = Path(run.workdir) / "squad.json"
+    path.write_text(json.dumps({"data": [{"title": "towns", "paragraphs": paragraphs}]}))
+    return str(path)
+
+
 def asked(run: runs.Run, name: str, *scalings: str) -> dict:
     """Returns eval/retrieval.json's content of one task."""
     config = run.config.copy_and_resolve_references()
-    if name in CAPITALS:
-        run = dataclasses.replace(run, tokenizer=capitals(run))
+    if name in ALPHABETS:
+        run = dataclasses.replace(run, tokenizer=written_in(run, ALPHABETS[name]))
     own = tasks.RETRIEVAL[name].haystack if name in tasks.RETRIEVAL else ""
     cli.apply(config, {
         "eval.multiples": (1, *FAR), "eval.scalings": scalings, "eval.retrieval.task": name,
         "eval.retrieval.haystack": "noise" if own == "text" else "auto", "eval.retrieval.generate": False,
         "eval.retrieval.depths": 3, "eval.retrieval.examples": 32,
     })  # fmt: skip
+    if name == "qa":
+        cli.apply(config, {"data.length": QA_LENGTH, "eval.multiples": (1, *FAR[:2]),
+                           "eval.retrieval.questions": _words(run)})  # fmt: skip
     return retrieval.evaluate(dataclasses.replace(run, config=validate.resolve(config)), Quiet())
 
 
@@ -77,7 +98,8 @@ def test_the_control_is_at_chance_at_four_times_the_training_length_and_beyond(t
     measured = [entry for entry in entries if entry.get("control") is not None]
     assert measured, [entry.get("reason") for entry in entries]
     for entry in measured:
-        assert entry["distance"]["least"] > LENGTH and entry["measures_distance"] is True
+        trained_at = QA_LENGTH if name == "qa" else LENGTH
+        assert entry["distance"]["least"] > trained_at and entry["measures_distance"] is True
         local = entry["control"]["accuracy"]
         own, chance = entry["accuracy"], entry["chance"]
         print(f"{name} at {entry['length']}: {own:.3f}, control {local:.3f}, chance {chance:.3f}")
