@@ -233,6 +233,30 @@ def recomputed(function: Callable[..., Array]) -> Callable[..., Array]:
     return function if current() == "cpu" else jax.checkpoint(function)
 
 
+# Bytes of a hidden activation up to which an MLP is computed at once, and the fewest tokens of a part.
+MLP_PART, MLP_TOKENS = 2**24, 2048
+
+
+def in_parts(function: Callable[[Array], Array], x_BTD: Array, token_bytes: int) -> Array:
+    """Returns function(x), [B, T, D], by parts of the tokens, each computed again in the backward pass.
+
+    For an MLP whose block is computed again anyway: its arrays are the largest of that pass, and in parts those of one
+    part at a time. At once on the CPU, and where devices divide the tokens.
+
+    Args:
+        function: of [..., D], each token by itself.
+        x_BTD: its input.
+        token_bytes: of a token's hidden activation.
+    """
+    tokens, parts = math.prod(x_BTD.shape[:-1]), 1
+    while tokens // parts * token_bytes > MLP_PART and tokens % (2 * parts) == 0 and tokens // parts > MLP_TOKENS:
+        parts *= 2
+    if parts == 1 or current() == "cpu" or names.divided():
+        return function(x_BTD)
+    x = x_BTD.reshape(parts, tokens // parts, x_BTD.shape[-1])
+    return jax.lax.map(jax.checkpoint(function), x).reshape(x_BTD.shape)
+
+
 def soft_cap(x: Array, cap: float | None) -> Array:
     """Returns cap * tanh(x / cap), which stays within +-cap; x itself without a cap."""
     return x if cap is None else cap * jnp.tanh(x / cap)

@@ -32,7 +32,7 @@ from models.decoding.kv_cache import Entry, KVCache, Layout
 from models.differential import DifferentialAttention
 from models.kernels.block import SAVED
 from models.latent import LatentAttention
-from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, hidden_share, matmul, soft_cap
+from models.layers import MLP, Initializer, Norm, compute_dtype, dropout, hidden_share, in_parts, matmul, soft_cap
 from models.platform import current
 
 STREAM = ("batch", "length", None)  # the axes of the residual stream
@@ -51,6 +51,8 @@ class Block(nnx.Module):
         norm = dict(kind=config.norm, eps=config.norm_eps)
         self.rate = config.dropout
         self.parallel = config.residual == "parallel"
+        self.recomputes_mlp = config.remat in ("block", "attention")
+        self.mlp_bytes = config.mlp_width * jnp.dtype(compute_dtype(config)).itemsize  # of a token's hidden activation
         self.attention_norm = Norm(initial, under(declared, "attention_norm"), **norm)
         self.attention = ATTENTIONS[config.attention.kind](config, initial, under(declared, "attention"))
         self.mlp_norm = Norm(initial, under(declared, "mlp_norm"), **norm)
@@ -87,9 +89,15 @@ class Block(nnx.Module):
         x_BTD = x_BTD[:, -1:] if last_only else x_BTD
         with jax.named_scope("residual"):
             after_BTD = x_BTD + dropout(y, self.rate, first)
-        y = self.mlp(self.mlp_norm(x_BTD if self.parallel else after_BTD))
+        y = self._mlp(x_BTD if self.parallel else after_BTD)
         with jax.named_scope("residual"):
             return axes.constrain(after_BTD + dropout(y, self.rate, second), *STREAM), entry, kv
+
+    def _mlp(self, x_BTD: Array) -> Array:
+        def branch(x: Array) -> Array:
+            return self.mlp(self.mlp_norm(x))
+
+        return in_parts(branch, x_BTD, self.mlp_bytes) if self.recomputes_mlp else branch(x_BTD)
 
 
 class Transformer(nnx.Module):
@@ -308,7 +316,7 @@ class Transformer(nnx.Module):
             layer_keys = None if keys is None else keys[index]
             shared = None if owner is not None else shared
             if self.remat != "none" and rows.placement is None:
-                x, shared = _rematerialised(self.remat, call, block, x, rows, layer_keys, shared)
+                x, shared = _rematerialised(self.remat, call, nnx.split(block), x, rows, layer_keys, shared)
             else:
                 x, entry, shared = call(block, x, rows, entry, layer_keys, shared)
             if entry is not None and owner is not None:
@@ -332,13 +340,14 @@ class Transformer(nnx.Module):
         def run_group(x: Array, number: Array | int, states: Any, group_keys: Array | None) -> Array:
             shared = None
             for index, (stack, place) in enumerate(at):
-                block = nnx.merge(graphs[stack], jax.tree.map(lambda leaf, place=place: leaf[place], states[stack]))
                 layer_keys = None if group_keys is None else group_keys[index]
                 call = self._block(index, groups=number)
                 shared = shared if self.plans[index].kv_back else None
                 if self.remat != "none":
-                    x, shared = _rematerialised(self.remat, call, block, x, rows, layer_keys, shared)
+                    split = (graphs[stack], states[stack])
+                    x, shared = _rematerialised(self.remat, call, split, x, rows, layer_keys, shared, place)
                 else:
+                    block = nnx.merge(graphs[stack], _at(states[stack], place))
                     x, _, shared = call(block, x, rows, None, layer_keys, shared)
             return x
 
@@ -419,16 +428,31 @@ POLICIES: dict[str, Any] = {
 
 
 def _rematerialised(
-    remat: str, call: Any, block: Block, x: Array, rows: Rows, keys: Array | None, shared: KeyValues | None
+    remat: str,
+    call: Any,
+    split: tuple[Any, Any],
+    x: Array,
+    rows: Rows,
+    keys: Array | None,
+    shared: KeyValues | None,
+    place: int | None = None,
 ) -> tuple[Array, KeyValues | None]:
     """Runs a block keeping its input and what the policy of `remat` names for the backward pass.
 
-    Keys and values that later layers read are outputs of the block, and kept.
+    Keys and values that later layers read are outputs of the block, and kept. In a loop over layers the block is given
+    as the loop's own slice of the stacks, `split`, and `place` in it: what is sliced outside of the checkpoint would be
+    kept for every layer, which is a second copy of all parameters.
     """
-    graph, state = nnx.split(block)
+    graph, state = split
 
     def run(state: Any, x: Array, keys: Array | None, shared: KeyValues | None) -> Any:
-        x, _, kv = call(nnx.merge(graph, state), x, rows, None, keys, shared)
+        block = nnx.merge(graph, state if place is None else _at(state, place))
+        x, _, kv = call(block, x, rows, None, keys, shared)
         return x, kv
 
     return jax.checkpoint(run, policy=POLICIES[remat])(state, x, keys, shared)
+
+
+def _at(state: Any, place: int) -> Any:
+    """Returns one layer's parameters of stacked ones."""
+    return jax.tree.map(lambda leaf: leaf[place], state)

@@ -105,6 +105,7 @@ def kernel_for(config: ConfigDict, *, length: int, platform: str, packed: bool, 
                 segments=packed,
                 positions=packed or cut,
                 aligned=not cut,
+                trains=True,
             ),
         )
         for window in windows

@@ -58,6 +58,8 @@ def _lacks(needs: Needs) -> str | None:
         return "gives the gradient of a bias at batch 1 alone (jax #30593); blocked gives it at any"
     if needs.bias and (needs.q_len % 2 or needs.kv_len % 2):
         return f"with a bias needs even lengths, not {needs.q_len} and {needs.kv_len}"
+    if needs.trains and needs.q_len % 2:
+        return f"has no backward pass at an odd length, {needs.q_len} (data.length)"
     return None
 
 

@@ -54,6 +54,7 @@ class Needs:
         segments: whether segments mask.
         positions: whether positions are given.
         aligned: whether queries are rows of the keys, in order.
+        trains: whether a backward pass is known to follow.
     """
 
     platform: str
@@ -73,6 +74,7 @@ class Needs:
     segments: bool = False
     positions: bool = False
     aligned: bool = True
+    trains: bool = False
 
     def __post_init__(self) -> None:
         if self.platform in ("cuda", "rocm"):

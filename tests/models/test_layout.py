@@ -118,6 +118,41 @@ def test_scanned_and_rematerialised_equal_unrolled(changes: dict[str, Any], rema
         close(leaf, other_gradient[name], 1e-4)
 
 
+def of_scan(changes: dict[str, Any], remat: str) -> tuple[Any, list[tuple[int, ...]]]:
+    """Returns a scanned model's parameters, and the shapes that its loop over layers puts out in a training step."""
+    graphdef, params = nnx.split(build(tiny(scan_layers="yes", remat=remat, **changes), noisy=False))
+    step = jax.make_jaxpr(jax.grad(lambda p: jnp.sum(nnx.merge(graphdef, p)(tokens(2, 9)))))(params)
+    forward = next(eqn for eqn in step.eqns if eqn.primitive.name == "scan")
+    return as_dict(params), [variable.aval.shape for variable in forward.outvars]
+
+
+@pytest.mark.parametrize("changes", [dict(num_layers=3), dict(PATTERNS)], ids=str)
+def test_a_loop_over_rematerialised_layers_keeps_no_copy_of_their_parameters(changes: dict[str, Any]) -> None:
+    groups = 3 if changes["num_layers"] == 3 else 2
+    params, kept = of_scan(changes, "block")
+    assert (groups, 2, 9, 16) in kept  # the residual stream
+    sizes = {np.prod(leaf.shape[1:]) for name, leaf in params.items() if name.startswith("blocks.")}
+    assert not [shape for shape in kept if np.prod(shape[1:]) in sizes], kept
+
+
+@pytest.mark.parametrize("changes", [dict(), dict(residual="parallel"), dict(dropout=0.3)], ids=str)
+def test_an_mlp_in_parts_is_the_whole_one(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As accelerators compute it, of two rows of nine tokens in two parts."""
+    key = dict(dropout_key=jax.random.key(3)) if changes else {}
+    plain, gradient = loss_and_gradient(build(tiny(scan_layers="no", **changes)), **key)
+    monkeypatch.setattr(layers, "MLP_PART", 9 * 24 * 4)
+    monkeypatch.setattr(layers, "MLP_TOKENS", 1)
+    with compiling_for("gpu"):
+        model = build(tiny(scan_layers="yes", remat="block", dtype="float32", attention__kernel="reference", **changes))
+        graphdef, params = nnx.split(model)
+        text = str(jax.make_jaxpr(lambda p: nnx.merge(graphdef, p)(tokens(2, 9)))(params))
+        assert "f32[2,9,24]" not in text and "f32[9,24]" in text
+        other, other_gradient = loss_and_gradient(model, **key)
+    close(plain, other)
+    for name, leaf in gradient.items():
+        close(leaf, other_gradient[name], 1e-4)
+
+
 def test_dropout_draws_the_same_whatever_the_layout() -> None:
     key = jax.random.key(3)
     losses = [

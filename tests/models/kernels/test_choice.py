@@ -85,6 +85,11 @@ def test_the_core_named_is_the_core_that_runs(kernel: str) -> None:
         ("cudnn", {**GPU, "value_dim": 192}, "128 at most, not 192"),
         ("cudnn", {**GPU, "bias": True, "batch": 8}, "at batch 1 alone"),
         ("cudnn", {**GPU, "bias": True, "batch": 1, "q_len": 7}, "even lengths"),
+        (
+            "cudnn",
+            {**GPU, "q_len": 7, "kv_len": 7, "trains": True},
+            r"no backward pass at an odd length, 7 \(data.length\)",
+        ),
         ("splash", CPU, "runs on TPUs alone, and this is cpu"),
         ("splash", {**TPU, "bias": True}, "no bias.*flash, blocked and reference have"),
         ("splash", {**TPU, "positions": True, "window": 4}, "counts a window in rows"),
@@ -126,6 +131,9 @@ def test_kernel_for_run_json() -> None:
     assert kernel_for(tiny(head_dim=8), length=16, platform="gpu", packed=True) == "fused"
     assert kernel_for(tiny(head_dim=8, dtype="float32"), length=16, platform="gpu", packed=False) == "fused"
     config = tiny(attention__kernel="cudnn")
+    with pytest.raises(ConfigError, match="no backward pass at an odd length, 15"):
+        kernel_for(tiny(attention__kernel="cudnn", head_dim=8), length=15, platform="gpu", packed=False)
+    assert kernel_for(tiny(head_dim=8), length=15, platform="gpu", packed=False) != "cudnn"
     with pytest.raises(ConfigError, match="NVIDIA GPUs alone"):
         kernel_for(config, length=16, platform="cpu", packed=False)
 
