@@ -88,7 +88,7 @@ def cells(row: Row) -> list[str]:
     """Returns a row's cells as text."""
     named = [row.what, row.against, row.where, row.dtype, row.part]
     if row.reason is not None:
-        return [*named, "", "", "", f"not compared: {row.reason}"]
+        return [*named, "", "", "", f"{'FAILED' if row.fails else 'not compared'}: {row.reason}"]
     verdict = f"EXCEEDED, {row.worst}" if row.exceeded else "ok"
     errors = [f"{value:.1e}" for value in (row.absolute, row.relative, row.tolerance) if value is not None]
     return [*named, *errors, verdict + (f" ({row.note})" if row.note else "")]
@@ -96,7 +96,8 @@ def cells(row: Row) -> list[str]:
 
 def summary(rows: list[Row]) -> str:
     """Returns the result in one line."""
-    bad, absent = sum(row.exceeded for row in rows), sum(row.reason is not None for row in rows)
-    made = len(rows) - absent
+    failed, compared = sum(row.fails for row in rows), [row for row in rows if row.reason is None]
+    bad, made, absent = sum(row.exceeded for row in compared), len(compared), len(rows) - len(compared) - failed
     verdict = f"{bad} of {made} comparisons exceed their tolerance" if bad else f"all {made} comparisons pass"
+    verdict += f"; {failed} failed to run" if failed else ""
     return f"equivalence: {verdict}; {absent} do not apply"

@@ -44,11 +44,18 @@ def rows(setting: Setting) -> Iterator[Row]:
             try:
                 with contextlib.nullcontext() if platform is None else kernels.interpreting(platform):
                     got = under(setting, layer, core)
-            except ConfigError as error:
-                reason = str(error).removeprefix(f"model.attention.kernel = {core!r}: ")
-                yield dataclasses.replace(row, part="output, gradient", reason=reason)
+            except Exception as error:  # so that the other kernels are compared too
+                yield _without(dataclasses.replace(row, part="output, gradient"), core, error)
                 continue
             yield from compared(row, got, expected)
+
+
+def _without(row: Row, core: str, error: Exception) -> Row:
+    """Returns the row of a kernel that gave no numbers: refused by us or by JAX, or failed."""
+    if isinstance(error, ConfigError | NotImplementedError):
+        return dataclasses.replace(row, reason=str(error).removeprefix(f"model.attention.kernel = {core!r}: "))
+    message = (str(error).splitlines() or [""])[0][:300]
+    return dataclasses.replace(row, reason=f"{type(error).__name__}: {message}", fails=True)
 
 
 def _interpreted(core: str, length: int) -> str | None:

@@ -20,7 +20,10 @@ LEAST_SHARE = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One line of the table. `reason` says why there is nothing to compare; then there are no errors."""
+    """One line of the table. `reason` says why there is nothing to compare; then there are no errors.
+
+    `fails`: it should have run, and raised instead; `reason` is its message.
+    """
 
     what: str  # what was tested
     against: str  # what it must equal
@@ -33,11 +36,14 @@ class Row:
     worst: str = ""  # the tensor with the largest error
     note: str = ""  # how it was run, if unusual
     reason: str | None = None
+    fails: bool = False
 
     @property
     def exceeded(self) -> bool:
-        """Whether the tolerance is exceeded; a NaN exceeds any."""
-        return self.reason is None and not (self.relative is not None and self.relative <= (self.tolerance or 0.0))
+        """Whether the tolerance is exceeded, which a NaN does, or the program failed."""
+        return self.fails or (
+            self.reason is None and not (self.relative is not None and self.relative <= (self.tolerance or 0.0))
+        )
 
     @property
     def entry(self) -> dict[str, Any]:

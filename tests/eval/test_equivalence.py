@@ -143,6 +143,28 @@ def test_a_faulty_core_is_red(
     assert red(cores.rows(tried)) == {(f"core {core}", part) for part in parts}
 
 
+def raising(error: Exception) -> Callable[..., Any]:
+    def run(*_: Any) -> Any:
+        raise error
+
+    return run
+
+
+def test_a_core_that_fails_is_red_and_the_others_are_compared(
+    tried: setting.Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = {"splash": RuntimeError("out of shared memory\nmore"), "blocked": NotImplementedError("no such mask")}
+    for name in {*kernels.KERNELS} - {"reference", "xla", *errors}:
+        monkeypatch.delitem(kernels.KERNELS, name)
+    plain = dataclasses.replace(kernels.KERNELS["blocked"], lacks=lambda needs: None)
+    for name, error in errors.items():
+        monkeypatch.setitem(kernels.KERNELS, name, dataclasses.replace(plain, run=raising(error)))
+    rows = {row.what: row for row in cores.rows(tried)}
+    assert rows["core splash"].exceeded and rows["core splash"].reason == "RuntimeError: out of shared memory"
+    assert not rows["core blocked"].exceeded and rows["core blocked"].reason == "no such mask"
+    assert rows["core xla"].reason is None and not rows["core xla"].exceeded
+
+
 def test_a_faulty_fused_layout_is_red(tried: setting.Setting, plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 10: keys and values taken from one another's columns."""
     right = attention.Attention.project
