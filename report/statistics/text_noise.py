@@ -11,6 +11,7 @@ are weighted by their tokens, as in the loss. The bootstrap draws documents and 
 bootstrap, Owen 2007), the same documents for both arms.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -61,6 +62,14 @@ def variance(sums_SD: np.ndarray, tokens_D: np.ndarray) -> tuple[float, float]:
     return max(0.0, between), documents - 1.0
 
 
+@functools.lru_cache(maxsize=2)  # all differences of a report have the same documents and seeds
+def _drawn(documents: int, seeds: int, resamples: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns how often each document and each seed is drawn, [R, D] and [R, S]."""
+    rng = np.random.default_rng(0)
+    of_documents = rng.multinomial(documents, np.full(documents, 1 / documents), resamples).astype(float)
+    return of_documents, rng.multinomial(seeds, np.full(seeds, 1 / seeds), resamples).astype(float)
+
+
 def bootstrap(
     sums_SD: np.ndarray, tokens_D: np.ndarray, level: float = 1 - CONFIDENCE, resamples: int = RESAMPLES
 ) -> tuple[float, float]:
@@ -71,9 +80,7 @@ def bootstrap(
     seeds, documents = sums_SD.shape
     if seeds < BOOTSTRAP_FROM or not np.isfinite(sums_SD).all():
         return math.nan, math.nan
-    rng = np.random.default_rng(0)
-    drawn_RD = rng.multinomial(documents, np.full(documents, 1 / documents), resamples)
-    drawn_RS = rng.multinomial(seeds, np.full(seeds, 1 / seeds), resamples)
+    drawn_RD, drawn_RS = _drawn(documents, seeds, resamples)
     means_RS = (drawn_RD @ sums_SD.T) / (drawn_RD @ tokens_D)[:, None]
     tail = expanded_tail(seeds, level)
     low, high = np.quantile((means_RS * drawn_RS).sum(1) / seeds, [tail, 1 - tail])
