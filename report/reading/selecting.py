@@ -49,15 +49,15 @@ def chosen(study: Study, arm: str) -> float:
 class Vertex:
     """The minimum of a quadratic in ln(value) through the losses around the best value of the grid.
 
-    `value` is nan if `refused` has a reason; `low` and `high`, its 95% interval over selection seeds, with one seed.
+    `value` is nan if `refused` says why; `low` and `high`, its 95% interval over selection seeds, are nan with one.
     `fitted` are the least and the largest value that it was fitted to; beyond them an interval knows no number.
     """
 
     value: float = math.nan
     low: float = math.nan
     high: float = math.nan
-    refused: str = ""
     fitted: tuple[float, float] = (math.nan, math.nan)
+    refused: str = ""
 
     @property
     def ends(self) -> str:
@@ -100,12 +100,13 @@ def vertex(study: Study, arm: str) -> Vertex:
     if not x[0] <= at <= x[-1]:
         return Vertex(refused="the lowest point is outside the values it is fitted to")
     moved = -(slopes - slope) / (2 * bend) + slope * (bends - bend) / (2 * bend**2)
-    half = math.nan
-    if len(seeds) > 1:
-        error = float(moved.std(ddof=1)) / math.sqrt(len(seeds))
-        half = float(scipy.special.stdtrit(len(seeds) - 1, 0.975)) * error
-    value, low, high = (math.exp(min(700.0, middle + at + side)) for side in (0.0, -half, half))
-    return Vertex(value, low, high, fitted=(near[0].value, near[-1].value))
+    value, fitted = math.exp(middle + at), (near[0].value, near[-1].value)
+    if len(seeds) < 2:
+        return Vertex(value, fitted=fitted)
+    error = float(moved.std(ddof=1)) / math.sqrt(len(seeds))
+    half = float(scipy.special.stdtrit(len(seeds) - 1, 0.975)) * error
+    low, high = (math.exp(min(700.0, middle + at + side)) for side in (-half, half))
+    return Vertex(value, low, high, fitted)
 
 
 def vertices(study: Study) -> str:

@@ -113,7 +113,7 @@ def selected(directory: Path, losses: dict[float, list[float]], best: float) -> 
         name = f"h1@learning_rate={value}"
         overrides = {"optimizer.learning_rate": value}
         tried["arms"].append({"name": name, "overrides": overrides, "config": study["arms"][0]["config"]})
-        for seed, loss in zip((7, 8), each, strict=True):
+        for seed, loss in zip((7, 8), each, strict=False):
             measured = {"loss": synthetic.loss_json(loss)}
             run = directory / "runs" / name / f"seed{seed}"
             synthetic.write_run(run, info=synthetic.run_json(seed), evals=measured, lines=[])
@@ -138,6 +138,14 @@ def test_the_vertex_of_a_quadratic_is_found_between_the_grids_values(tmp_path: P
         0.1
     )  # two seeds: t with one degree of freedom
     assert "h1 0.004 [" in selecting.preface(study) and "(grid's best 0.003)" in selecting.preface(study)
+
+
+def test_a_vertex_of_one_selection_seed_has_no_interval(tmp_path: Path) -> None:
+    grid = {value: [2 + 0.1 * math.log(value / 0.004) ** 2] for value in (0.001, 0.003, 0.01, 0.03)}
+    study = selected(tmp_path, grid, 0.003)
+    result = selecting.vertex(study, "h1")
+    assert result.value == pytest.approx(0.004, rel=1e-6) and math.isnan(result.low) and math.isnan(result.high)
+    assert "h1 0.004 (grid's best 0.003)" in selecting.preface(study)
 
 
 @pytest.mark.parametrize(
